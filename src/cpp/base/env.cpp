@@ -1,0 +1,13 @@
+#include "base/env.h"
+
+#include <cstdlib>
+
+namespace powerinfer::base {
+
+std::optional<std::string> environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+}  // namespace powerinfer::base

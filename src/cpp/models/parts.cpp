@@ -1,0 +1,196 @@
+#include "models/parts.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "powerinfer/error.h"
+
+namespace powerinfer::models {
+
+namespace {
+
+using backend::PredictorInput;
+using backend::Slot;
+
+PredictorInput read_predictor_input(const GgufFile& file, PredictorInput fallback) {
+  const std::string* name = file.find_string("powerinfer.predictor.input");
+  if (name == nullptr) return fallback;
+  if (*name == "residual") return PredictorInput::kResidual;
+  if (*name == "layer_input") return PredictorInput::kLayerInput;
+  if (*name == "ffn_input") return PredictorInput::kFfnInput;
+  throw UnsupportedError(base::text(file.path().string(), ": powerinfer.predictor.input '", *name,
+                                    "' is unknown; supported: residual, layer_input, ffn_input"));
+}
+
+/// The layer's predictor kind; "" when the file does not say.
+std::string read_predictor_kind(const GgufFile& file, std::size_t layer, std::size_t n_layers) {
+  constexpr const char* kKey = "powerinfer.predictor.kind";
+  const GgufValue* value = file.find(kKey);
+  if (value == nullptr) return "";
+  if (!std::holds_alternative<GgufArray>(*value)) return *file.find_string(kKey);
+  const std::vector<std::string>* kinds = file.find_strings(kKey);
+  if (kinds->size() != n_layers) {
+    throw FormatError(base::text(file.path().string(), ": key '", kKey, "': expected ", n_layers, " entries, got ",
+                                 kinds->size()));
+  }
+  return (*kinds)[layer];
+}
+
+float read_threshold(const GgufFile& file, std::size_t layer, std::size_t n_layers) {
+  constexpr const char* kKey = "powerinfer.predictor.threshold";
+  float threshold = file.find_f32("powerinfer.sparse_threshold").value_or(0.0F);
+  if (const std::vector<float>* per_layer = file.find_floats(kKey)) {
+    if (per_layer->size() != n_layers) {
+      throw FormatError(base::text(file.path().string(), ": key '", kKey, "': expected ", n_layers, " entries, got ",
+                                   per_layer->size()));
+    }
+    threshold = (*per_layer)[layer];
+  }
+  if (std::isnan(threshold)) {
+    throw FormatError(base::text(file.path().string(), ": the predictor threshold of layer ", layer, " is NaN"));
+  }
+  return threshold;
+}
+
+backend::Predictor load_predictor(TensorSource& source, const Architecture& architecture, const LoadedModel& model,
+                                  std::size_t layer) {
+  const GgufFile& file = source.file();
+  const std::string fc1 = layer_name(layer, "fc1.weight");
+  const std::string kind = read_predictor_kind(file, layer, model.hp.n_layers);
+  if (kind == "svd" || kind == "sign") {
+    throw UnsupportedError(base::text(file.path().string(), ": predictors of kind '", kind, "' (layer ", layer,
+                                      ") are not supported yet; supported: mlp, none"));
+  }
+  if (!kind.empty() && kind != "mlp" && kind != "none") {
+    throw UnsupportedError(base::text(file.path().string(), ": predictor kind '", kind, "' (layer ", layer,
+                                      ") is unknown; supported: mlp, none"));
+  }
+  if (kind == "none" || (kind.empty() && !source.has(fc1))) return {};
+  backend::Predictor predictor;
+  predictor.fc1 = source.matrix_of_any_rows(fc1, model.hp.d_model);
+  predictor.fc2 = source.matrix(layer_name(layer, "fc2.weight"), model.hp.d_ff, predictor.fc1.n_rows);
+  predictor.fc2_bias = source.optional_vector(layer_name(layer, "fc2.bias"), model.hp.d_ff);
+  predictor.threshold = read_threshold(file, layer, model.hp.n_layers);
+  predictor.input = read_predictor_input(file, architecture.predictor_input);
+  return predictor;
+}
+
+void load_down(TensorSource& source, const LoadedModel& model, std::size_t layer, backend::FfnUnit& unit) {
+  const std::string transposed = layer_name(layer, "ffn_down_t");
+  const std::string plain = layer_name(layer, "ffn_down");
+  unit.transposed_down = source.has(transposed + ".weight");
+  unit.down = unit.transposed_down ? source.matrix(transposed + ".weight", model.hp.d_ff, model.hp.d_model)
+                                   : source.matrix(plain + ".weight", model.hp.d_model, model.hp.d_ff);
+  const std::string bias = (source.has(transposed + ".bias") ? transposed : plain) + ".bias";
+  unit.down_bias = source.optional_vector(bias, model.hp.d_model);
+}
+
+Slot predictor_slot(PredictorInput input) {
+  switch (input) {
+    case PredictorInput::kResidual: return Slot::kResidual;
+    case PredictorInput::kLayerInput: return Slot::kLayerInput;
+    case PredictorInput::kFfnInput: return Slot::kNormed;
+  }
+  return Slot::kResidual;
+}
+
+}  // namespace
+
+std::string layer_name(std::size_t layer, const std::string& suffix) {
+  return "blk." + std::to_string(layer) + "." + suffix;
+}
+
+WeightView load_embedding(TensorSource& source, LoadedModel& model) {
+  const WeightView embedding = source.matrix_of_any_rows("token_embd.weight", model.hp.d_model);
+  model.plan.n_vocab = embedding.n_rows;
+  const std::vector<std::string>* tokens = source.file().find_strings("tokenizer.ggml.tokens");
+  if (tokens != nullptr && tokens->size() != embedding.n_rows) {
+    throw FormatError(base::text(source.file().path().string(), ": tensor 'token_embd.weight' has ", embedding.n_rows,
+                                 " rows, the vocabulary ", tokens->size(), " tokens"));
+  }
+  return embedding;
+}
+
+void build_epilogue(TensorSource& source, LoadedModel& model, const WeightView& embedding, backend::NormKind norm,
+                    float epsilon) {
+  WeightView output = embedding;
+  if (source.has("output.weight")) output = source.matrix("output.weight", embedding.n_rows, model.hp.d_model);
+  const float* bias = source.optional_vector("output.bias", embedding.n_rows);
+  model.plan.epilogue.ops = {backend::GatherOutputsOp{},
+                             load_norm(source, "output_norm", model.hp.d_model, norm, epsilon, Slot::kOutput, Slot::kOutput),
+                             backend::LogitsOp{output, bias}};
+}
+
+backend::NormOp load_norm(TensorSource& source, const std::string& name, std::size_t width, backend::NormKind kind,
+                          float epsilon, Slot in, Slot out) {
+  const float* weight = source.vector(name + ".weight", width);
+  const float* bias = kind == backend::NormKind::kLayer ? source.optional_vector(name + ".bias", width) : nullptr;
+  return {in, out, kind, weight, bias, epsilon};
+}
+
+backend::LinearOp::Part load_linear(TensorSource& source, const std::string& name, std::size_t n_rows,
+                                    std::size_t n_cols, std::size_t column) {
+  return {source.matrix(name + ".weight", n_rows, n_cols), source.optional_vector(name + ".bias", n_rows), column};
+}
+
+backend::LinearOp load_qkv(TensorSource& source, const LoadedModel& model, std::size_t layer, Slot in) {
+  const std::size_t d_model = model.hp.d_model;
+  const std::size_t q = model.plan.attention.q_width();
+  const std::size_t kv = model.plan.attention.kv_width();
+  return {in,
+          Slot::kQkv,
+          {load_linear(source, layer_name(layer, "attn_q"), q, d_model, 0),
+           load_linear(source, layer_name(layer, "attn_k"), kv, d_model, q),
+           load_linear(source, layer_name(layer, "attn_v"), kv, d_model, q + kv)}};
+}
+
+backend::LinearOp load_attention_output(TensorSource& source, const LoadedModel& model, std::size_t layer, Slot out) {
+  return {Slot::kAttention,
+          out,
+          {load_linear(source, layer_name(layer, "attn_output"), model.hp.d_model, model.plan.attention.q_width(), 0)}};
+}
+
+void load_rope(TensorSource& source, LoadedModel& model) {
+  const Hyperparameters& hp = model.hp;
+  const std::size_t n_pairs = hp.rope_dim / 2;
+  const float* factors = source.optional_vector("rope_freqs.weight", n_pairs);
+  model.plan.attention.rope_dim = hp.rope_dim;
+  for (std::size_t pair = 0; pair < n_pairs; ++pair) {
+    const double exponent = -2.0 * static_cast<double>(pair) / static_cast<double>(hp.rope_dim);
+    const double factor = factors == nullptr ? 1.0 : factors[pair];
+    if (!std::isfinite(factor) || factor <= 0.0) {
+      throw FormatError(base::text(source.file().path().string(), ": tensor 'rope_freqs.weight': expected positive "
+                                   "factors, got ", factor, " at ", pair));
+    }
+    model.plan.attention.rope_inv_freq.push_back(std::pow(hp.rope_base, exponent) / factor / hp.rope_scale);
+  }
+}
+
+backend::FfnOp load_ffn(TensorSource& source, const Architecture& architecture, LoadedModel& model, std::size_t layer) {
+  const std::size_t d_model = model.hp.d_model;
+  const std::size_t d_ff = model.hp.d_ff;
+  backend::FfnUnit unit;
+  unit.d_ff = d_ff;
+  unit.activation = model.activation;
+  if (architecture.gated) {
+    unit.gate = source.matrix(layer_name(layer, "ffn_gate.weight"), d_ff, d_model);
+    unit.gate_bias = source.optional_vector(layer_name(layer, "ffn_gate.bias"), d_ff);
+  }
+  unit.up = source.matrix(layer_name(layer, "ffn_up.weight"), d_ff, d_model);
+  unit.up_bias = source.optional_vector(layer_name(layer, "ffn_up.bias"), d_ff);
+  load_down(source, model, layer, unit);
+  unit.predictor = load_predictor(source, architecture, model, layer);
+  source.ignore(layer_name(layer, "ffn_activation_count"));
+  source.ignore(layer_name(layer, "ffn_neuron_id"));
+  model.plan.d_ff_max = std::max(model.plan.d_ff_max, d_ff);
+  model.plan.rank_max = std::max(model.plan.rank_max, unit.predictor.fc1.n_rows);
+  const Slot z = predictor_slot(unit.predictor.input);
+  return {std::move(unit), 0, Slot::kNormed, z, Slot::kProjected};
+}
+
+bool needs_layer_input(const backend::FfnOp& op) {
+  return op.unit.predictor && op.unit.predictor.input == PredictorInput::kLayerInput;
+}
+
+}  // namespace powerinfer::models

@@ -1,0 +1,361 @@
+// The feed-forward network, neuron by neuron. Three phases per layer: the predictor's first matrix; then, chunk by
+// chunk of neurons, prediction, gate, up and activation; then the down projection. All modes take the same path and
+// differ only in which neurons are listed, so that `exact` and `dense` give the same bits: a skipped neuron has h = 0
+// and would have added nothing to an otherwise unchanged chain of sums.
+#include <algorithm>
+#include <cstring>
+
+#include "ops/activation.h"
+#include "ops/cpu_pass.h"
+#include "quant/dtype.h"
+
+namespace powerinfer::ops {
+
+namespace {
+
+using backend::FfnUnit;
+
+// A column chunk of the down projection; y of one chunk stays in L1.
+constexpr std::size_t kMinColumns = 128;
+// Up to this many rows the block lists of a plain down projection pay; more rows need nearly every block.
+constexpr std::size_t kMaxRowsForBlocks = 4;
+
+/// One FFN evaluation: the operation, its buffers and how neurons are chosen.
+struct Ffn {
+  CpuPass& cpu;
+  const FfnUnit& unit;
+  Buffer& x;
+  bool predicted;  // fc2's scores decide for rows that are not forced
+  bool masked;     // space.mask decides
+  bool skip_zeros; // rows of up and down are skipped where h is already zero
+  float threshold;
+  std::size_t d_ff;
+  std::size_t n_chunks;
+
+  const WeightView& first() const { return unit.gate ? unit.gate : unit.up; }
+  const float* first_bias() const { return unit.gate ? unit.gate_bias : unit.up_bias; }
+  bool gated() const { return static_cast<bool>(unit.gate); }
+  std::uint8_t* mask(std::size_t row) const { return cpu.space.mask + row * cpu.space.gate.stride; }
+  std::int32_t* active(std::size_t row) const { return cpu.space.active + row * cpu.space.gate.stride; }
+};
+
+/// A run of neurons handled by one worker.
+struct Chunk {
+  std::size_t begin;
+  std::size_t n;
+};
+
+/// The job of computing all neurons of a chunk for all rows into `out`.
+kernels::DotJob whole_job(const Ffn& f, const WeightView& weight, const Buffer& in, Chunk chunk, Buffer& out) {
+  return {weight.row(chunk.begin), weight.row_bytes, nullptr, chunk.n, weight.n_cols, in.input(), nullptr,
+          f.cpu.n_rows, nullptr, 0, out.f32 + chunk.begin, 1, out.stride};
+}
+
+/// Computes weight . x for the (row, neuron) pairs for which wanted(row, neuron) holds; returns their number.
+/// One row: gathers its neurons. Several: each weight row meets the rows that want it.
+template <class Wanted>
+std::size_t dot_listed(const Ffn& f, const WeightView& weight, Chunk chunk, Buffer& out, WorkerScratch& scratch,
+                       const Wanted& wanted) noexcept {
+  const auto dot = f.cpu.of(weight.type).dot;
+  kernels::DotJob job = whole_job(f, weight, f.x, chunk, out);
+  std::size_t total = 0;
+  if (f.cpu.n_rows == 1) {
+    for (std::size_t i = 0; i < chunk.n; ++i) {
+      if (wanted(0, chunk.begin + i)) scratch.neurons[total++] = static_cast<std::int32_t>(i);
+    }
+    job.row_ids = scratch.neurons;
+    job.n_rows = total;
+    if (total > 0) dot(job);
+    return total;
+  }
+  job.n_rows = 1;
+  job.token_ids = scratch.tokens;
+  for (std::size_t i = 0; i < chunk.n; ++i) {
+    job.n_tokens = 0;
+    for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+      if (wanted(row, chunk.begin + i)) scratch.tokens[job.n_tokens++] = static_cast<std::int32_t>(row);
+    }
+    job.rows = weight.row(chunk.begin + i);
+    job.out = out.f32 + chunk.begin + i;
+    if (job.n_tokens > 0) dot(job);
+    total += job.n_tokens;
+  }
+  return total;
+}
+
+/// Scores of a chunk (kept in the gate buffer until the gate overwrites them) become mask bits.
+void predict_chunk(const Ffn& f, Chunk chunk) noexcept {
+  const backend::Predictor& predictor = f.unit.predictor;
+  Workspace& space = f.cpu.space;
+  f.cpu.of(predictor.fc2.type).dot(whole_job(f, predictor.fc2, space.hidden, chunk, space.gate));
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+    if (space.forced[row] != 0) continue;
+    float* scores = space.gate.row(row) + chunk.begin;
+    if (predictor.fc2_bias != nullptr) f.cpu.kernels.add(predictor.fc2_bias + chunk.begin, chunk.n, scores);
+    std::uint8_t* mask = f.mask(row) + chunk.begin;
+    for (std::size_t i = 0; i < chunk.n; ++i) mask[i] = scores[i] >= f.threshold ? 1 : 0;
+  }
+}
+
+/// gate = first . x + bias, zero where the mask forbids.
+void first_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
+  Buffer& gate = f.cpu.space.gate;
+  const float* bias = f.first_bias();
+  if (!f.masked) {
+    f.cpu.of(f.first().type).dot(whole_job(f, f.first(), f.x, chunk, gate));
+    scratch.count.n_first += chunk.n * f.cpu.n_rows;
+    for (std::size_t row = 0; row < f.cpu.n_rows && bias != nullptr; ++row) {
+      f.cpu.kernels.add(bias + chunk.begin, chunk.n, gate.row(row) + chunk.begin);
+    }
+    return;
+  }
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) std::fill_n(gate.row(row) + chunk.begin, chunk.n, 0.0F);
+  const std::size_t n = dot_listed(f, f.first(), chunk, gate, scratch, [&](std::size_t row, std::size_t neuron) {
+    return f.mask(row)[neuron] != 0;
+  });
+  scratch.count.n_first += n;
+  scratch.count.n_predicted += n;
+  if (bias == nullptr) return;
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+    float* out = gate.row(row);
+    for (std::size_t n_id = chunk.begin; n_id < chunk.begin + chunk.n; ++n_id) {
+      if (f.mask(row)[n_id] != 0) out[n_id] += bias[n_id];
+    }
+  }
+}
+
+/// h *= up . x + bias, where h is not zero already (everywhere in dense mode).
+void up_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
+  Workspace& space = f.cpu.space;
+  if (f.skip_zeros) {
+    scratch.count.n_up += dot_listed(f, f.unit.up, chunk, space.up, scratch, [&](std::size_t row, std::size_t neuron) {
+      return space.h.row(row)[neuron] != 0.0F;
+    });
+  } else {
+    f.cpu.of(f.unit.up.type).dot(whole_job(f, f.unit.up, f.x, chunk, space.up));
+    scratch.count.n_up += chunk.n * f.cpu.n_rows;
+  }
+  const bool rectify = f.unit.activation.kind == backend::ActivationKind::kDrelu;
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+    float* h = space.h.row(row) + chunk.begin;
+    const float* up = space.up.row(row) + chunk.begin;
+    const float* bias = f.unit.up_bias == nullptr ? nullptr : f.unit.up_bias + chunk.begin;
+    for (std::size_t i = 0; i < chunk.n; ++i) {
+      if (f.skip_zeros && h[i] == 0.0F) continue;
+      float value = bias == nullptr ? up[i] : up[i] + bias[i];
+      if (rectify && value <= 0.0F) value = 0.0F;
+      h[i] *= value;
+    }
+  }
+}
+
+/// Lists the neurons that the down projection adds, and rounds h where down's type asks for it.
+void list_chunk(const Ffn& f, std::size_t chunk_index, Chunk chunk, WorkerScratch& scratch) noexcept {
+  Workspace& space = f.cpu.space;
+  const bool round = !f.unit.transposed_down && quant::traits(f.unit.down.type).int8_input;
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+    const float* h = space.h.row(row);
+    std::int32_t* ids = f.active(row) + chunk.begin;
+    std::int32_t n_listed = 0;
+    std::size_t n_nonzero = 0;
+    for (std::size_t id = chunk.begin; id < chunk.begin + chunk.n; ++id) {
+      const bool nonzero = h[id] != 0.0F;
+      n_nonzero += nonzero ? 1 : 0;
+      ids[n_listed] = static_cast<std::int32_t>(id);
+      n_listed += nonzero || !f.skip_zeros ? 1 : 0;
+    }
+    space.chunk_count[row * f.n_chunks + chunk_index] = n_listed;
+    scratch.count.n_nonzero += n_nonzero;
+    if (!round) continue;
+    const std::size_t at = row * space.h.stride + chunk.begin;
+    f.cpu.kernels.quantize_input(space.h.f32 + at, chunk.n, space.h.q + at, space.h.d + at / kernels::kBlock,
+                                 space.h.sum + at / kernels::kBlock);
+  }
+}
+
+void neuron_chunk(const Ffn& f, std::size_t chunk_index, WorkerScratch& scratch) noexcept {
+  const std::size_t begin = chunk_index * kNeuronChunk;
+  const Chunk chunk{begin, std::min(kNeuronChunk, f.d_ff - begin)};
+  Workspace& space = f.cpu.space;
+  if (f.predicted) predict_chunk(f, chunk);
+  first_chunk(f, chunk, scratch);
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+    float* h = space.h.row(row) + begin;
+    std::memcpy(h, space.gate.row(row) + begin, chunk.n * sizeof(float));
+    activate(f.unit.activation, f.cpu.kernels, chunk.n, h);
+  }
+  if (f.gated()) up_chunk(f, chunk, scratch);
+  list_chunk(f, chunk_index, chunk, scratch);
+}
+
+/// Closes the gaps between the chunks' lists of active neurons.
+void compact(const Ffn& f, std::size_t row) noexcept {
+  std::int32_t* ids = f.active(row);
+  const std::int32_t* counts = f.cpu.space.chunk_count + row * f.n_chunks;
+  std::size_t n = 0;
+  for (std::size_t chunk = 0; chunk < f.n_chunks; ++chunk) {
+    const auto count = static_cast<std::size_t>(counts[chunk]);
+    std::memmove(ids + n, ids + chunk * kNeuronChunk, count * sizeof(std::int32_t));
+    n += count;
+  }
+  f.cpu.space.n_active[row] = static_cast<std::int32_t>(n);
+}
+
+void start_output(const Ffn& f, float* y, std::size_t begin, std::size_t n) noexcept {
+  // Adding +0 turns a bias of -0 into +0, so that adding a skipped zero would not change it.
+  for (std::size_t i = 0; i < n; ++i) y[i] = f.unit.down_bias == nullptr ? 0.0F : f.unit.down_bias[begin + i] + 0.0F;
+}
+
+/// y = sum over listed neurons of h * down row, split by columns: each column is one chain in neuron order.
+void down_transposed(const Ffn& f, Buffer& out) {
+  CpuPass& cpu = f.cpu;
+  const WeightView& down = f.unit.down;
+  cpu.for_rows([&](std::size_t row, int) noexcept { compact(f, row); });
+  const std::size_t splits = cpu.n_rows == 1 ? static_cast<std::size_t>(cpu.pass.n_threads) * 2 : 1;
+  const std::size_t columns = std::max(kMinColumns, (down.n_cols / splits + 63) / 64 * 64);
+  const std::size_t n_column_chunks = (down.n_cols + columns - 1) / columns;
+  const auto axpy = cpu.of(down.type).axpy;
+  cpu.parallel(cpu.n_rows * n_column_chunks, [&](std::size_t index, int) noexcept {
+    const std::size_t row = index / n_column_chunks;
+    const std::size_t begin = index % n_column_chunks * columns;
+    const std::size_t n = std::min(columns, down.n_cols - begin);
+    float* y = out.row(row) + begin;
+    start_output(f, y, begin, n);
+    axpy({down.data, down.row_bytes, f.active(row), static_cast<std::size_t>(cpu.space.n_active[row]), begin, n,
+          cpu.space.h.row(row), y});
+  });
+}
+
+/// Lists the blocks of 32 neurons in which any row has a non-zero h; returns their number.
+std::size_t list_blocks(const Ffn& f) {
+  const std::size_t n_blocks = (f.d_ff + kernels::kBlock - 1) / kernels::kBlock;
+  std::size_t n_listed = 0;
+  for (std::size_t block = 0; block < n_blocks; ++block) {
+    const std::size_t begin = block * kernels::kBlock;
+    const std::size_t n = std::min(kernels::kBlock, f.d_ff - begin);
+    bool any = false;
+    for (std::size_t row = 0; row < f.cpu.n_rows && !any; ++row) {
+      const float* h = f.cpu.space.h.row(row) + begin;
+      any = std::any_of(h, h + n, [](float value) { return value != 0.0F; });
+    }
+    if (any) f.cpu.space.blocks[n_listed++] = static_cast<std::int32_t>(block);
+  }
+  return n_listed;
+}
+
+/// y = down . h with rows of d_ff values; blocks without an active neuron are skipped. Returns the share visited.
+double down_plain(const Ffn& f, Buffer& out) {
+  CpuPass& cpu = f.cpu;
+  const WeightView& down = f.unit.down;
+  const std::size_t n_blocks = (f.d_ff + kernels::kBlock - 1) / kernels::kBlock;
+  const bool by_blocks = f.skip_zeros && cpu.n_rows <= kMaxRowsForBlocks;
+  const std::size_t n_visited = by_blocks ? list_blocks(f) : n_blocks;
+  const std::int32_t* blocks = n_visited < n_blocks ? cpu.space.blocks : nullptr;
+  constexpr std::size_t kRows = 32;
+  const auto dot = cpu.of(down.type).dot;
+  cpu.parallel((down.n_rows + kRows - 1) / kRows, [&](std::size_t chunk, int) noexcept {
+    const std::size_t begin = chunk * kRows;
+    const std::size_t n = std::min(kRows, down.n_rows - begin);
+    dot({down.row(begin), down.row_bytes, nullptr, n, down.n_cols, cpu.space.h.input(), nullptr, cpu.n_rows, blocks,
+         n_visited, out.f32 + begin, 1, out.stride});
+    if (f.unit.down_bias == nullptr) return;
+    for (std::size_t row = 0; row < cpu.n_rows; ++row) {
+      cpu.kernels.add(f.unit.down_bias + begin, n, out.row(row) + begin);
+    }
+  });
+  return static_cast<double>(n_visited) / static_cast<double>(n_blocks);
+}
+
+/// Asks the mask source about every row; rows it leaves alone keep the mode's own rule.
+bool force_masks(const Ffn& f, int unit_index) {
+  Workspace& space = f.cpu.space;
+  bool any = false;
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+    space.forced[row] = 0;
+    if (f.cpu.pass.mask_source == nullptr) continue;
+    const bool forced = f.cpu.pass.mask_source->mask(static_cast<int>(f.cpu.layer), unit_index,
+                                                     f.cpu.pass.rows[row].entry, {f.mask(row), f.d_ff});
+    space.forced[row] = forced ? 1 : 0;
+    any = any || forced;
+  }
+  return any;
+}
+
+void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counters) {
+  WorkCount sum;
+  for (WorkerScratch& worker : f.cpu.space.workers) {
+    sum.n_predicted += worker.count.n_predicted;
+    sum.n_first += worker.count.n_first;
+    sum.n_up += worker.count.n_up;
+    sum.n_nonzero += worker.count.n_nonzero;
+    worker.count = {};
+  }
+  const std::uint64_t n_all = f.d_ff * f.cpu.n_rows;
+  counters.n_neurons += n_all;
+  counters.n_nonzero += sum.n_nonzero;
+  if (f.predicted) {
+    counters.n_masked += n_all;
+    counters.n_predicted += sum.n_predicted;
+  }
+  if (f.cpu.n_rows != 1) return;
+  counters.bytes += sum.n_first * f.first().row_bytes + (f.gated() ? sum.n_up * f.unit.up.row_bytes : 0);
+  if (f.predicted) counters.bytes += f.unit.predictor.fc1.n_bytes() + f.unit.predictor.fc2.n_bytes();
+  const double listed = f.unit.transposed_down ? static_cast<double>(f.cpu.space.n_active[0]) / static_cast<double>(f.d_ff) : down_share;
+  counters.bytes += static_cast<std::uint64_t>(listed * static_cast<double>(f.unit.down.n_bytes()));
+}
+
+void show(CpuPass& cpu, TapPoint point, int unit_index, const Buffer& buffer, std::size_t width) {
+  TapSink* sink = cpu.pass.taps[static_cast<std::size_t>(point)];
+  if (sink != nullptr) show_rows(cpu, *sink, point, unit_index, buffer, width);
+}
+
+}  // namespace
+
+void ffn(CpuPass& cpu, const backend::FfnOp& op, backend::LayerCounters& counters) {
+  const backend::LayerMode& mode = cpu.pass.modes[cpu.layer];
+  const bool predicted = mode.mode == Sparsity::kPredictor && op.unit.predictor;
+  Ffn f{cpu,
+        op.unit,
+        cpu.space.slot(op.x),
+        predicted,
+        predicted,
+        mode.mode != Sparsity::kDense,
+        mode.threshold,
+        op.unit.d_ff,
+        (op.unit.d_ff + kNeuronChunk - 1) / kNeuronChunk};
+  if (force_masks(f, op.unit_index)) {
+    f.masked = true;
+    f.skip_zeros = true;
+    for (std::size_t row = 0; row < cpu.n_rows; ++row) {
+      if (cpu.space.forced[row] == 0) std::fill_n(f.mask(row), f.d_ff, std::uint8_t{1});
+    }
+  }
+  if (predicted) {
+    const WeightView& fc1 = op.unit.predictor.fc1;
+    Buffer& hidden = cpu.space.hidden;
+    multiply(cpu, cpu.space.slot(op.z), fc1, nullptr, hidden.f32, hidden.stride);
+    const backend::Activation relu{backend::ActivationKind::kRelu, 0.0F};
+    cpu.for_rows([&](std::size_t row, int) noexcept { activate(relu, cpu.kernels, fc1.n_rows, hidden.row(row)); });
+    hidden.width = fc1.n_rows;
+    hidden.rounded = false;
+    round_input(cpu, hidden, op.unit.predictor.fc2.type);
+  }
+  round_input(cpu, f.x, f.first().type);
+  round_input(cpu, f.x, op.unit.up.type);
+  cpu.parallel(f.n_chunks, [&](std::size_t chunk, int worker) noexcept {
+    neuron_chunk(f, chunk, cpu.space.workers[static_cast<std::size_t>(worker)]);
+  });
+  Buffer& out = cpu.space.slot(op.out);
+  double down_share = 1.0;
+  if (op.unit.transposed_down) {
+    down_transposed(f, out);
+  } else {
+    down_share = down_plain(f, out);
+  }
+  out.rounded = false;
+  add_counts(f, down_share, counters);
+  show(cpu, TapPoint::kGate, op.unit_index, cpu.space.gate, f.d_ff);
+  show(cpu, TapPoint::kH, op.unit_index, cpu.space.h, f.d_ff);
+}
+
+}  // namespace powerinfer::ops

@@ -1,0 +1,48 @@
+// Q4_0: 32 nibbles and a half scale; value = d * (q - 8). Byte i holds columns i (low nibble) and i + 16 (high).
+#pragma once
+
+#include "quant/format.h"
+
+namespace powerinfer::quant {
+
+struct Q4_0 {
+  struct Block {
+    std::uint8_t d[2];  // half
+    std::uint8_t q[16];
+  };
+  static constexpr std::uint32_t kType = 2;
+  static constexpr const char* kName = "Q4_0";
+  static constexpr std::size_t kBlockLen = 32;
+  static constexpr std::size_t kBlockBytes = sizeof(Block);
+  static constexpr bool kIsWeight = true;
+  static constexpr bool kInt8Input = true;
+  static constexpr bool kSigned = false;
+  static constexpr int kOffset = 8;
+  static constexpr bool kHasMin = false;
+
+  template <class V>
+  static SubBlock<V> load(const std::uint8_t* row, std::size_t b) {
+    const Block& block = reinterpret_cast<const Block*>(row)[b];
+    return {V::load_nibbles(block.q), V::broadcast_half(block.d)};
+  }
+
+  template <class V>
+  static ScaledValues<V> values(const std::uint8_t* row, std::size_t b) {
+    const auto block = load<V>(row, b);
+    return scaled_values<V>(V::minus(block.q, kOffset), block.d);
+  }
+
+  static void quantize(const float* x, std::uint8_t* out) noexcept {
+    Block& block = *reinterpret_cast<Block*>(out);
+    const float d = extreme(x, 32) / -8.0F;
+    const float id = inverse_or_zero(d);
+    store_half(d, block.d);
+    for (std::size_t i = 0; i < 16; ++i) {
+      const unsigned low = truncate_to(x[i] * id + 8.5F, 15);
+      const unsigned high = truncate_to(x[i + 16] * id + 8.5F, 15);
+      block.q[i] = static_cast<std::uint8_t>(low | (high << 4));
+    }
+  }
+};
+
+}  // namespace powerinfer::quant
