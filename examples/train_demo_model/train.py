@@ -37,7 +37,7 @@ SHORT_WINDOW = 256
 # The wanted share of active neurons falls linearly from the first to the second value between these shares of the time.
 DENSITY = (0.40, 0.105)
 DENSITY_RAMP = (0.05, 0.60)
-CONTROL_GAIN = 0.01  # per step, of the logarithm of the penalty, at an error of 100 %
+CONTROL_GAIN = 0.025  # per step, of the logarithm of the penalty, at an error of 100 %
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic coefficients of Jordan et al., "Muon", 2024
 
 

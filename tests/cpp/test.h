@@ -66,8 +66,8 @@ inline int run_all(int argc, char** argv) {
 
 #define CHECK_EQ(a, b)                                                                              \
   do {                                                                                              \
-    const auto& va = (a);                                                                           \
-    const auto& vb = (b);                                                                           \
+    const auto va = (a);                                                                            \
+    const auto vb = (b);                                                                            \
     if (!(va == vb)) {                                                                              \
       std::cerr << "  left: " << va << "  right: " << vb << "\n";                                   \
       pi_test::fail(__FILE__, __LINE__, "CHECK_EQ(" #a ", " #b ")");                                \

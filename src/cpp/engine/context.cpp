@@ -110,7 +110,7 @@ struct Context::Impl {
     const std::uint64_t scratch = model->impl().backend->scratch_bytes(plan(), limits);
     const std::uint64_t available = base::available_memory_bytes();
     constexpr double kMiB = 1024.0 * 1024.0;
-    if (kv_bytes < available && scratch < available - kv_bytes) return;
+    if (available == 0 || (kv_bytes < available && scratch < available - kv_bytes)) return;  // 0: not told
     throw OutOfMemoryError(base::text("a context of ", options.n_ctx, " tokens and ", options.n_seqs,
                                       " sequence(s) needs ", std::ceil(static_cast<double>(kv_bytes) / kMiB),
                                       " MiB for its cache and ", std::ceil(static_cast<double>(scratch) / kMiB),
@@ -207,7 +207,8 @@ std::span<const float> Context::Impl::forward(const Batch& entries) {
   const auto n_vocab = static_cast<std::size_t>(model->n_vocab());
   const auto n_wanted = static_cast<std::size_t>(std::ranges::count_if(entries, &BatchEntry::wants_output));
   if (logits.size() < n_wanted * n_vocab) {
-    if (n_wanted * n_vocab * sizeof(float) > base::available_memory_bytes()) {
+    const std::uint64_t available = base::available_memory_bytes();
+    if (available != 0 && n_wanted * n_vocab * sizeof(float) > available) {
       throw OutOfMemoryError(base::text("logits of ", n_wanted, " tokens need ", n_wanted * n_vocab * sizeof(float),
                                         " bytes, which are not available; ask for fewer outputs at once"));
     }

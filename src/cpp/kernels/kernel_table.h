@@ -25,9 +25,9 @@ struct DotInput {
 
 /// out[row * out_row_stride + token * out_token_stride] = dot(row, token) for all listed rows and tokens.
 struct DotJob {
-  const std::uint8_t* rows;       // first row
-  std::size_t row_bytes;          // distance of rows
-  const std::int32_t* row_ids;    // [n_rows] rows to compute, null: 0 .. n_rows-1
+  const std::uint8_t* rows;     // first row
+  std::size_t row_bytes;        // distance of rows
+  const std::int32_t* row_ids;  // [n_rows] rows to compute, null: 0 .. n_rows-1
   std::size_t n_rows;
   std::size_t n_cols;
   DotInput x;
@@ -46,10 +46,10 @@ struct AxpyJob {
   std::size_t row_bytes;
   const std::int32_t* row_ids;  // [n_rows], null: 0 .. n_rows-1
   std::size_t n_rows;
-  std::size_t col_begin;        // a multiple of 32
+  std::size_t col_begin;  // a multiple of 32
   std::size_t n_cols;
-  const float* h;               // indexed by row id
-  float* y;                     // [n_cols]; y[0] belongs to col_begin
+  const float* h;  // indexed by row id
+  float* y;        // [n_cols]; y[0] belongs to col_begin
 };
 
 struct DTypeKernels {
@@ -59,7 +59,7 @@ struct DTypeKernels {
 };
 
 struct KernelTable {
-  const char* name;  // "scalar", "avx2", ...
+  const char* name;                // "scalar", "avx2", ...
   DTypeKernels types[kMaxDTypes];  // by quant::dtype_index; null members for I32
 
   /// Rounds n values (ragged tail padded with zeros to a multiple of 32) by the rule of DotInput.
@@ -70,14 +70,14 @@ struct KernelTable {
   /// y = (x - mean) / sqrt(var + eps) * weight + bias (bias may be null)
   void (*layer_norm)(const float* x, const float* weight, const float* bias, std::size_t n, float eps,
                      float* y) noexcept;
-  void (*add)(const float* x, std::size_t n, float* y) noexcept;                  // y += x
-  void (*scale)(float a, std::size_t n, float* y) noexcept;                       // y *= a
-  float (*max)(const float* x, std::size_t n) noexcept;                           // n > 0
-  float (*exp_sum)(float max, std::size_t n, float* x) noexcept;                  // x = exp(x - max); returns the sum
-  void (*silu)(std::size_t n, float* x) noexcept;                                 // x = x / (1 + exp(-x))
-  void (*gelu_tanh)(std::size_t n, float* x) noexcept;                            // tanh form
-  void (*mul)(const float* x, std::size_t n, float* y) noexcept;                  // y *= x
-  void (*f32_to_f16)(const float* x, std::size_t n, std::uint16_t* y) noexcept;   // round half to even
+  void (*add)(const float* x, std::size_t n, float* y) noexcept;                 // y += x
+  void (*scale)(float a, std::size_t n, float* y) noexcept;                      // y *= a
+  float (*max)(const float* x, std::size_t n) noexcept;                          // n > 0
+  float (*exp_sum)(float max, std::size_t n, float* x) noexcept;                 // x = exp(x - max); returns the sum
+  void (*silu)(std::size_t n, float* x) noexcept;                                // x = x / (1 + exp(-x))
+  void (*gelu_tanh)(std::size_t n, float* x) noexcept;                           // tanh form
+  void (*mul)(const float* x, std::size_t n, float* y) noexcept;                 // y *= x
+  void (*f32_to_f16)(const float* x, std::size_t n, std::uint16_t* y) noexcept;  // round half to even
 };
 
 }  // namespace powerinfer::kernels

@@ -57,7 +57,7 @@ void refuse_experts(const GgufFile& file, const Keys& keys) {
 double read_rope_scale(const GgufFile& file, const Keys& keys) {
   const std::string* type = file.find_string(keys.prefix() + "rope.scaling.type");
   if (type != nullptr && *type != "none" && *type != "linear") {
-    throw UnsupportedError(base::text(keys.where(), "RoPE scaling '", *type,
+    throw UnsupportedError(base::text(keys.where(), "RoPE scaling '", base::printable(*type),
                                       "' is not supported; supported: none, linear, and Llama 3 factors (rope_freqs)"));
   }
   if (type != nullptr && *type == "none") return 1.0;

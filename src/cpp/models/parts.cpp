@@ -63,7 +63,7 @@ backend::Predictor load_predictor(TensorSource& source, const Architecture& arch
                                       ") are not supported yet; supported: mlp, none"));
   }
   if (!kind.empty() && kind != "mlp" && kind != "none") {
-    throw UnsupportedError(base::text(file.path().string(), ": predictor kind '", kind, "' (layer ", layer,
+    throw UnsupportedError(base::text(file.path().string(), ": predictor kind '", base::printable(kind), "' (layer ", layer,
                                       ") is unknown; supported: mlp, none"));
   }
   if (kind == "none" || (kind.empty() && !source.has(fc1))) return {};

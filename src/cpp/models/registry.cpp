@@ -25,7 +25,7 @@ const Architecture& find_architecture(const GgufFile& file) {
     throw UnsupportedError(base::text(where, ": this is a cached split file, not a model; load the model it lies beside"));
   }
   throw UnsupportedError(
-      base::text(where, ": architecture '", *name, "' is not supported; supported: ", supported_architectures()));
+      base::text(where, ": architecture '", base::printable(*name), "' is not supported; supported: ", supported_architectures()));
 }
 
 void check_version(const GgufFile& file) {

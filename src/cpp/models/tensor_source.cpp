@@ -74,7 +74,7 @@ const float* TensorSource::optional_vector(const std::string& name, std::size_t 
 void TensorSource::require_all_used(const std::string& architecture) const {
   for (const TensorInfo& info : file_.tensors()) {
     if (used_.contains(info.name)) continue;
-    throw UnsupportedError(base::text(file_.path().string(), ": tensor '", info.name, "' is not part of architecture '",
+    throw UnsupportedError(base::text(file_.path().string(), ": tensor '", base::printable(info.name), "' is not part of architecture '",
                                       architecture, "' as this version computes it; leaving it out would be wrong"));
   }
 }

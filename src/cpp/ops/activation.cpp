@@ -88,7 +88,7 @@ Activation parse_activation(std::string_view text) {
   for (const Entry& entry : kTable) {
     if (name != entry.name) continue;
     if (entry.has_param != (colon != std::string_view::npos)) {
-      throw InvalidArgument(base::text("activation '", text, "': ", entry.name,
+      throw InvalidArgument(base::text("activation '", base::printable(text), "': ", entry.name,
                                        entry.has_param ? " needs a cut, as in fatrelu:0.01" : " takes no parameter"));
     }
     Activation activation{entry.kind, 0.0F};
@@ -97,11 +97,11 @@ Activation parse_activation(std::string_view text) {
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), activation.param);
     if (error != std::errc() || end != number.data() + number.size() || !std::isfinite(activation.param) ||
         activation.param < 0.0F) {
-      throw InvalidArgument(base::text("activation '", text, "': the cut must be a finite number >= 0"));
+      throw InvalidArgument(base::text("activation '", base::printable(text), "': the cut must be a finite number >= 0"));
     }
     return activation;
   }
-  throw UnsupportedError(base::text("activation '", text, "' is unknown; supported: ", supported_activations()));
+  throw UnsupportedError(base::text("activation '", base::printable(text), "' is unknown; supported: ", supported_activations()));
 }
 
 }  // namespace powerinfer::ops

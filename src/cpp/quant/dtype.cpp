@@ -43,8 +43,12 @@ void quantize_as(const float* x, std::size_t n_blocks, std::uint8_t* out) {
 template <class Format>
 constexpr Codec make_codec() {
   Codec codec{};
-  codec.traits = {static_cast<DType>(Format::kType), Format::kName, Format::kBlockLen, Format::kBlockBytes,
-                  Format::kIsWeight, Format::kInt8Input};
+  codec.traits = {static_cast<DType>(Format::kType),
+                  Format::kName,
+                  Format::kBlockLen,
+                  Format::kBlockBytes,
+                  Format::kIsWeight,
+                  Format::kInt8Input};
   if constexpr (Format::kIsWeight) codec.dequantize = dequantize_as<Format>;
   if constexpr (requires { &Format::quantize; }) codec.quantize = quantize_as<Format>;
   return codec;
@@ -68,9 +72,10 @@ void check_length(const DTypeTraits& traits, std::size_t n, const char* what) {
 
 /// Names of GGML's types by number, as its tools print them; null: retired or never given.
 constexpr const char* kGgmlNames[] = {
-    "F32",  "F16",    "Q4_0",  "Q4_1", nullptr,  nullptr, "Q5_0",  "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K",  "Q4_K", "Q5_K",
-    "Q6_K", "Q8_K",   "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64",
-    "F64",  "IQ1_M",  "BF16",  nullptr, nullptr, nullptr, "TQ1_0", "TQ2_0", nullptr, nullptr, nullptr, "MXFP4", "NVFP4"};
+    "F32",   "F16",    "Q4_0",  "Q4_1",  nullptr, nullptr,   "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",
+    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",  "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",
+    "IQ2_S", "IQ4_XS", "I8",    "I16",   "I32",   "I64",     "F64",    "IQ1_M",   "BF16",  nullptr,  nullptr,
+    nullptr, "TQ1_0",  "TQ2_0", nullptr, nullptr, nullptr,   "MXFP4",  "NVFP4"};
 
 }  // namespace
 
@@ -111,7 +116,8 @@ void quantize(DType type, const float* x, std::size_t n, void* out) {
   const Codec& entry = codec(type);
   check_length(entry.traits, n, "quantize");
   if (entry.quantize == nullptr) {
-    throw UnsupportedError(base::text("quantize: no rule to make ", entry.traits.name, " from floats; use Q8_0 or F16"));
+    throw UnsupportedError(
+        base::text("quantize: no rule to make ", entry.traits.name, " from floats; use Q8_0 or F16"));
   }
   entry.quantize(x, n / entry.traits.block_len, static_cast<std::uint8_t*>(out));
 }

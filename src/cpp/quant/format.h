@@ -61,9 +61,7 @@ template <class V>
 struct PairScaledValues {
   typename V::Spread q;
   ScalePair<V> d;
-  typename V::F at(std::size_t k) const {
-    return V::mul(V::spread_at(q, k), k * V::kLanes < 16 ? d.lo : d.hi);
-  }
+  typename V::F at(std::size_t k) const { return V::mul(V::spread_at(q, k), k * V::kLanes < 16 ? d.lo : d.hi); }
 };
 
 template <class V>

@@ -7,7 +7,7 @@ namespace powerinfer::quant {
 
 struct Q5_0 {
   struct Block {
-    std::uint8_t d[2];  // half
+    std::uint8_t d[2];     // half
     std::uint8_t high[4];  // bit i belongs to column i
     std::uint8_t q[16];
   };

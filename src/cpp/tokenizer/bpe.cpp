@@ -70,7 +70,7 @@ struct Merge {
   std::int32_t rank;
   std::int32_t left;
   std::int32_t right;
-  SymbolId left_id;   ///< what stood there when the merge was found; it is stale if that has changed since
+  SymbolId left_id;  ///< what stood there when the merge was found; it is stale if that has changed since
   SymbolId right_id;
   SymbolId result;
 };
@@ -224,8 +224,7 @@ void BpeEncoder::load_merges(const GgufFile& file, SymbolNumbers& numbers) {
     const std::string_view left = line.substr(0, space);
     const std::string_view right = line.substr(space + 1);
     const SymbolId result = numbers.of(std::string(left) + std::string(right));
-    merges_.try_emplace(pair_key(numbers.of(left), numbers.of(right)),
-                        MergeRule{static_cast<std::int32_t>(i), result});
+    merges_.try_emplace(pair_key(numbers.of(left), numbers.of(right)), MergeRule{static_cast<std::int32_t>(i), result});
   }
 }
 

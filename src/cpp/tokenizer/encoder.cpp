@@ -36,8 +36,8 @@ std::unique_ptr<const Encoder> load_tokenizer(const GgufFile& file, Vocab& vocab
     if (model.name == *name) return model.load(file, vocab);
     supported += base::text(supported.empty() ? "" : ", ", model.name);
   }
-  throw UnsupportedError(base::text(file.path().string(), ": tokenizer model '", *name,
-                                    "' is not supported; supported are: ", supported));
+  throw UnsupportedError(
+      base::text(file.path().string(), ": tokenizer model '", *name, "' is not supported; supported are: ", supported));
 }
 
 int byte_of_token_text(std::string_view text) noexcept {

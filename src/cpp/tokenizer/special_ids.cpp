@@ -14,9 +14,8 @@ namespace {
 using Texts = std::span<const std::string_view>;
 
 constexpr std::string_view kTurnEnd[] = {
-    "<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-    "<|end_of_text|>", "<EOT>",      "_<EOT>",  "[EOT]",         "<｜end▁of▁sentence｜>",
-    "<end_of_utterance>"};
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",         "<|endoftext|>",     "<|end_of_text|>",
+    "<EOT>",      "_<EOT>",     "[EOT]",   "<｜end▁of▁sentence｜>", "<end_of_utterance>"};
 constexpr std::string_view kMessageEnd[] = {"<|eom_id|>"};
 constexpr std::string_view kFimPrefix[] = {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>",    "<｜fim▁begin｜>",
                                            "<PRE>",          "▁<PRE>",       "<|code_prefix|>", "<|prefix|>"};
@@ -28,12 +27,28 @@ constexpr std::string_view kFimPadding[] = {"<|fim_pad|>", "<fim-pad>", "<fim_pa
 constexpr std::string_view kFimRepository[] = {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"};
 constexpr std::string_view kFimSeparator[] = {"<|file_sep|>"};
 
-constexpr std::string_view kEndOfGeneration[] = {
-    "<|eot_id|>",    "<|im_end|>",         "<|end|>",     "<|return|>",       "<|call|>",
-    "<|flush|>",     "<|calls|>",          "<end_of_turn>", "<|endoftext|>",  "</s>",
-    "<|eom_id|>",    "<EOT>",              "_<EOT>",      "[EOT]",            "[EOS]",
-    "<|end_of_text|>", "<end_of_utterance>", "<eos>",     "<turn|>",          "<|tool_response>",
-    "<｜end▁of▁sentence｜>", "[e~["};
+constexpr std::string_view kEndOfGeneration[] = {"<|eot_id|>",
+                                                 "<|im_end|>",
+                                                 "<|end|>",
+                                                 "<|return|>",
+                                                 "<|call|>",
+                                                 "<|flush|>",
+                                                 "<|calls|>",
+                                                 "<end_of_turn>",
+                                                 "<|endoftext|>",
+                                                 "</s>",
+                                                 "<|eom_id|>",
+                                                 "<EOT>",
+                                                 "_<EOT>",
+                                                 "[EOT]",
+                                                 "[EOS]",
+                                                 "<|end_of_text|>",
+                                                 "<end_of_utterance>",
+                                                 "<eos>",
+                                                 "<turn|>",
+                                                 "<|tool_response>",
+                                                 "<｜end▁of▁sentence｜>",
+                                                 "[e~["};
 
 /// Markers inside a message: shown, although their files call them control tokens.
 constexpr std::string_view kAlwaysShown[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"};

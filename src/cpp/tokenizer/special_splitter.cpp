@@ -28,8 +28,8 @@ SpecialSplitter::SpecialSplitter(const Vocab& vocab, SpecialKinds kinds) {
   std::map<std::size_t, std::vector<Token>, std::greater<>> by_length;
   for (std::size_t i = 0; i < vocab.size(); ++i) {
     const auto token = static_cast<Token>(i);
-    const bool wanted = vocab.types[i] == TokenType::kUserDefined ||
-                        (kinds == SpecialKinds::kAll && vocab.is_hidden(token));
+    const bool wanted =
+        vocab.types[i] == TokenType::kUserDefined || (kinds == SpecialKinds::kAll && vocab.is_hidden(token));
     if (wanted && vocab.find(vocab.texts[i]) == token) by_length[vocab.texts[i].size()].push_back(token);
   }
   for (const auto& [length, tokens] : by_length) {

@@ -33,7 +33,8 @@ void split_number_runs(Chars piece, std::vector<std::size_t>& lengths);
 void split_digit_triples(Chars piece, std::vector<std::size_t>& lengths);
 /// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 void split_words_gpt2(Chars piece, std::vector<std::size_t>& lengths);
-/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+/// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 void split_words_llama3(Chars piece, std::vector<std::size_t>& lengths);
 /// As llama3 with single numbers: `\p{N}`.
 void split_words_qwen2(Chars piece, std::vector<std::size_t>& lengths);

@@ -61,8 +61,7 @@ class Merger {
     for (std::size_t offset = 0; offset < text_.size();) {
       const std::size_t length = std::min(utf8_length(text_[offset]), text_.size() - offset);
       const auto index = static_cast<std::int32_t>(symbols_.size());
-      symbols_.push_back(
-          {index - 1, index + 1, static_cast<std::int32_t>(offset), static_cast<std::int32_t>(length)});
+      symbols_.push_back({index - 1, index + 1, static_cast<std::int32_t>(offset), static_cast<std::int32_t>(length)});
       offset += length;
     }
     symbols_.back().next = kNone;
@@ -121,8 +120,10 @@ class SpmEncoder final : public Encoder {
     Merger merger(vocab, marked);
     for (const Symbol& symbol : merger.run()) {
       if (symbol.length == 0) continue;
-      emit(vocab, std::string_view(marked).substr(static_cast<std::size_t>(symbol.offset),
-                                                  static_cast<std::size_t>(symbol.length)), out);
+      emit(vocab,
+           std::string_view(marked).substr(static_cast<std::size_t>(symbol.offset),
+                                           static_cast<std::size_t>(symbol.length)),
+           out);
     }
   }
 

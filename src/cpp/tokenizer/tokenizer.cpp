@@ -71,8 +71,8 @@ Tokenizer Tokenizer::from_gguf(const GgufFile& file) { return Tokenizer(std::mak
 std::vector<Token> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 29;  // symbols are numbered in 32 bits
   if (text.size() > kMaxBytes) {
-    throw InvalidArgument(base::text("text of ", text.size(), " bytes: expected at most ", kMaxBytes,
-                                     "; tokenize it in parts"));
+    throw InvalidArgument(
+        base::text("text of ", text.size(), " bytes: expected at most ", kMaxBytes, "; tokenize it in parts"));
   }
   const Impl& impl = *impl_;
   std::vector<Token> tokens;

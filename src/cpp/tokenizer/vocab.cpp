@@ -46,8 +46,8 @@ std::vector<float> load_scores(const GgufFile& file, std::size_t n_vocab) {
 }
 
 TokenType type_of(std::int32_t value) noexcept {
-  const bool known = value >= static_cast<std::int32_t>(TokenType::kNormal) &&
-                     value <= static_cast<std::int32_t>(TokenType::kByte);
+  const bool known =
+      value >= static_cast<std::int32_t>(TokenType::kNormal) && value <= static_cast<std::int32_t>(TokenType::kByte);
   return known ? static_cast<TokenType>(value) : TokenType::kUnused;
 }
 
@@ -64,7 +64,8 @@ std::vector<std::string> load_texts(const GgufFile& file) {
   const std::vector<std::string>* texts = file.find_strings(kTokensKey);
   if (texts == nullptr || texts->empty() ||
       texts->size() > static_cast<std::size_t>(std::numeric_limits<Token>::max())) {
-    throw FormatError(base::text(file.path().string(), ": key '", kTokensKey, "': expected the texts of the tokens, got ",
+    throw FormatError(base::text(file.path().string(), ": key '", kTokensKey,
+                                 "': expected the texts of the tokens, got ",
                                  texts == nullptr ? "no such key" : base::text(texts->size(), " entries"),
                                  "; convert the model again with its tokenizer"));
   }
@@ -95,8 +96,9 @@ void check_added(const GgufFile& file, bool& add, Token token, std::string_view 
   if (!add || token != kNoToken) return;
   const std::string key = base::text("tokenizer.ggml.add_", name, "_token");
   if (file.find(key) != nullptr) {
-    throw FormatError(base::text(file.path().string(), ": key '", key, "' is true, but there is no token to add: 'tokenizer.ggml.",
-                                 name, "_token_id' is absent or not below the vocabulary's size; correct either key"));
+    throw FormatError(base::text(file.path().string(), ": key '", key,
+                                 "' is true, but there is no token to add: 'tokenizer.ggml.", name,
+                                 "_token_id' is absent or not below the vocabulary's size; correct either key"));
   }
   add = false;
 }

@@ -43,9 +43,7 @@ struct Vocab {
   std::size_t size() const noexcept { return texts.size(); }
   TokenType type(Token token) const { return types[static_cast<std::size_t>(token)]; }
   /// Left out of decoded text, and found in a text only by parse_special.
-  bool is_hidden(Token token) const {
-    return type(token) == TokenType::kControl || type(token) == TokenType::kUnknown;
-  }
+  bool is_hidden(Token token) const { return type(token) == TokenType::kControl || type(token) == TokenType::kUnknown; }
 };
 
 /// Reads the entries `tokenizer.ggml.{tokens,scores,token_type}` and the special ids. Throws FormatError.

@@ -90,7 +90,9 @@ void check_modes(const tiny::Options& options) {
   const double density = exact.stats().density[0];
   CHECK(density > 0.02 && density < 0.9);
   CHECK_EQ(exact.stats().density[1], dense.stats().density[1]);
-  CHECK(exact.stats().weight_bytes_per_token < dense.stats().weight_bytes_per_token);
+  // Half of an ungated model's neurons fire here: no block of a plain down projection is without one.
+  const bool skips = options.transposed_down || options.architecture == "llama" || options.architecture == "bamboo";
+  CHECK(exact.stats().weight_bytes_per_token <= dense.stats().weight_bytes_per_token - (skips ? 1 : 0));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace powerinfer {
 
 struct GenerateOptions {
   int max_tokens = -1;            ///< -1: until the end of generation or the context is full
-  std::vector<std::string> stop;  ///< text that ends the generation; never part of the output
+  std::vector<std::string> stop = {};  ///< text that ends the generation; never part of the output
   bool ignore_eos = false;        ///< end-of-generation tokens are never sampled
 };
 

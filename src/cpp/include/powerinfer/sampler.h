@@ -21,7 +21,7 @@ struct SamplerOptions {
   float frequency_penalty = 0.0F;
   float presence_penalty = 0.0F;
   int repeat_last_n = 64;           ///< tokens the penalties look at; -1: all
-  std::vector<std::pair<Token, float>> logit_bias;
+  std::vector<std::pair<Token, float>> logit_bias = {};
 };
 
 struct Sampled {

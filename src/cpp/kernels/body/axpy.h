@@ -1,6 +1,7 @@
 // y += h * row over listed rows, and dequantizing rows: both see a row as blocks of 32 exact float values.
 #pragma once
 
+#include "kernels/body/rows.h"
 #include "kernels/kernel_table.h"
 #include "quant/format.h"
 
@@ -27,22 +28,16 @@ void axpy_rows(const AxpyJob& job, std::size_t first) {
   typename V::F h[R];
   for (std::size_t r = 0; r < R; ++r) {
     const std::size_t i = first + r;
-    const std::size_t next = i + R < job.n_rows ? i + R : i;
-    const std::size_t id = job.row_ids == nullptr ? i : static_cast<std::size_t>(job.row_ids[i]);
-    const std::size_t next_id = job.row_ids == nullptr ? next : static_cast<std::size_t>(job.row_ids[next]);
+    const std::size_t next = row_ahead<V>(i, R, job.n_rows, job.row_bytes);
+    const std::size_t id = listed<V>(job.row_ids, i);
     rows[r] = job.rows + id * job.row_bytes;
-    ahead[r] = job.rows + next_id * job.row_bytes;
+    ahead[r] = job.rows + listed<V>(job.row_ids, next) * job.row_bytes;
     h[r] = V::broadcast(job.h[id]);
   }
   const std::size_t first_block = job.col_begin / kBlock;
   const std::size_t n_whole = job.n_cols / kBlock;
   for (std::size_t b = 0; b < n_whole; ++b) {
-    for (std::size_t r = 0; r < R; ++r) {
-      const std::size_t begin = (first_block + b) * kBlock * Format::kBlockBytes / Format::kBlockLen;
-      for (std::size_t line = 0; line < kBlock * Format::kBlockBytes / Format::kBlockLen; line += 64) {
-        V::prefetch(ahead[r] + begin + line);
-      }
-    }
+    for (std::size_t r = 0; r < R; ++r) prefetch_sub_block<V, Format>(ahead[r], first_block + b);
     axpy_block<V, Format, R>(rows, h, first_block + b, job.y + b * kBlock);
   }
   if constexpr (!Format::kInt8Input) {

@@ -2,12 +2,15 @@
 // and one order of operations, whichever tile it falls into: tiles only share loads.
 #pragma once
 
+#include "kernels/body/rows.h"
 #include "kernels/kernel_table.h"
 #include "quant/format.h"
 
 namespace powerinfer::kernels::body {
 
 /// The blocks to visit as runs [begin, end): one run when all are visited, so that the inner loop has no list.
+/// (A template like all here, so that each instruction set has its own.)
+template <class V>
 struct BlockRuns {
   const std::int32_t* ids;  // null: all
   std::size_t n;
@@ -50,9 +53,26 @@ quant::ScalePair<V> scale_product(const quant::ScalePair<V>& w, typename V::F x)
   return {V::mul(w.lo, x), V::mul(w.hi, x)};
 }
 
+/// acc + the dot of a sub-block with 32 rounded inputs, their scale and sum.
+template <class V, class Format, class Weights>
+typename V::F add_block(typename V::F acc, const Weights& w, const std::uint8_t* xq, float xd, std::int32_t xsum) {
+  const typename V::Bytes x = V::load_bytes(xq);
+  const typename V::F d = V::broadcast(xd);
+  typename V::Sum sum;
+  if constexpr (Format::kSigned) {
+    sum = V::dot_signed(w.q, x);
+  } else {
+    sum = V::dot_unsigned(w.q, x);
+  }
+  if constexpr (Format::kOffset != 0) sum = V::sum_minus(sum, V::single(xsum * Format::kOffset));
+  acc = V::add_scaled(acc, sum, scale_product<V>(w.d, d));
+  if constexpr (Format::kHasMin) acc = V::add_scaled(acc, V::single(xsum), scale_product<V>(w.m, d));
+  return acc;
+}
+
 /// Tile of a format whose dot meets the int8-rounded input.
 template <class V, class Format, std::size_t R, std::size_t T>
-void dot_tile_int8(const DotJob& job, BlockRuns runs, const Tile<R, T>& tile) {
+void dot_tile_int8(const DotJob& job, BlockRuns<V> runs, const Tile<R, T>& tile) {
   typename V::F acc[R][T];
   for (std::size_t r = 0; r < R; ++r) {
     for (std::size_t t = 0; t < T; ++t) acc[r][t] = V::zero();
@@ -70,26 +90,12 @@ void dot_tile_int8(const DotJob& job, BlockRuns runs, const Tile<R, T>& tile) {
   std::size_t end = 0;
   while (runs.next(begin, end)) {
     for (std::size_t b = begin; b < end; ++b) {
-      decltype(Format::template load<V>(tile.rows[0], b)) w[R];
+      // Row by row, so that few vectors are alive at a time.
       for (std::size_t r = 0; r < R; ++r) {
-        w[r] = Format::template load<V>(tile.rows[r], b);
-        V::prefetch(tile.ahead[r] + b * kBlock * Format::kBlockBytes / Format::kBlockLen);
-      }
-      for (std::size_t t = 0; t < T; ++t) {
-        const typename V::Bytes x = V::load_bytes(xq[t] + b * kBlock);
-        const typename V::F d = V::broadcast(xd[t][b]);
-        for (std::size_t r = 0; r < R; ++r) {
-          typename V::Sum sum;
-          if constexpr (Format::kSigned) {
-            sum = V::dot_signed(w[r].q, x);
-          } else {
-            sum = V::dot_unsigned(w[r].q, x);
-          }
-          if constexpr (Format::kOffset != 0) sum = V::sum_minus(sum, V::single(xsum[t][b] * Format::kOffset));
-          acc[r][t] = V::add_scaled(acc[r][t], sum, scale_product<V>(w[r].d, d));
-          if constexpr (Format::kHasMin) {
-            acc[r][t] = V::add_scaled(acc[r][t], V::single(xsum[t][b]), scale_product<V>(w[r].m, d));
-          }
+        const auto w = Format::template load<V>(tile.rows[r], b);
+        prefetch_sub_block<V, Format>(tile.ahead[r], b);
+        for (std::size_t t = 0; t < T; ++t) {
+          acc[r][t] = add_block<V, Format>(acc[r][t], w, xq[t] + b * kBlock, xd[t][b], xsum[t][b]);
         }
       }
     }
@@ -116,7 +122,7 @@ void dot_block_float(const std::uint8_t* const (&rows)[R], const float* const (&
 
 /// Tile of a format whose dot meets the f32 input. A last block of less than 32 columns is padded with zeros.
 template <class V, class Format, std::size_t R, std::size_t T>
-void dot_tile_float(const DotJob& job, BlockRuns runs, const Tile<R, T>& tile) {
+void dot_tile_float(const DotJob& job, BlockRuns<V> runs, const Tile<R, T>& tile) {
   typename V::F acc[R][T];
   for (std::size_t r = 0; r < R; ++r) {
     for (std::size_t t = 0; t < T; ++t) acc[r][t] = V::zero();
@@ -134,11 +140,7 @@ void dot_tile_float(const DotJob& job, BlockRuns runs, const Tile<R, T>& tile) {
       end = n_whole;
     }
     for (std::size_t b = begin; b < end; ++b) {
-      for (std::size_t r = 0; r < R; ++r) {
-        for (std::size_t line = 0; line < kBlock * Format::kElementBytes; line += 64) {
-          V::prefetch(tile.ahead[r] + b * kBlock * Format::kElementBytes + line);
-        }
-      }
+      for (std::size_t r = 0; r < R; ++r) prefetch_sub_block<V, Format>(tile.ahead[r], b);
       dot_block_float<V, Format, R, T>(tile.rows, x, b, acc);
     }
   }
@@ -169,22 +171,20 @@ void dot_tile_float(const DotJob& job, BlockRuns runs, const Tile<R, T>& tile) {
 template <class V, class Format, std::size_t R, std::size_t T>
 std::size_t dot_rows_by_tokens(const DotJob& job, std::size_t first_row, std::size_t first_token) {
   const std::size_t n_blocks = (job.n_cols + kBlock - 1) / kBlock;
-  const BlockRuns runs{job.block_ids, job.block_ids == nullptr ? n_blocks : job.n_blocks};
+  const BlockRuns<V> runs{job.block_ids, job.block_ids == nullptr ? n_blocks : job.n_blocks};
   Tile<R, T> tile;
   std::size_t row_ids[R];
   for (std::size_t r = 0; r < R; ++r) {
     const std::size_t i = first_row + r;
-    const std::size_t next = i + R < job.n_rows ? i + R : i;
-    row_ids[r] = job.row_ids == nullptr ? i : static_cast<std::size_t>(job.row_ids[i]);
-    const std::size_t next_id = job.row_ids == nullptr ? next : static_cast<std::size_t>(job.row_ids[next]);
+    const std::size_t next = row_ahead<V>(i, R, job.n_rows, job.row_bytes);
+    row_ids[r] = listed<V>(job.row_ids, i);
     tile.rows[r] = job.rows + row_ids[r] * job.row_bytes;
-    tile.ahead[r] = job.rows + next_id * job.row_bytes;
+    tile.ahead[r] = job.rows + listed<V>(job.row_ids, next) * job.row_bytes;
   }
   std::size_t token = first_token;
   for (; token + T <= job.n_tokens; token += T) {
     for (std::size_t t = 0; t < T; ++t) {
-      const std::size_t i = token + t;
-      tile.tokens[t] = job.token_ids == nullptr ? i : static_cast<std::size_t>(job.token_ids[i]);
+      tile.tokens[t] = listed<V>(job.token_ids, token + t);
       for (std::size_t r = 0; r < R; ++r) {
         tile.out[r][t] = job.out + row_ids[r] * job.out_row_stride + tile.tokens[t] * job.out_token_stride;
       }

@@ -96,8 +96,8 @@ struct Avx2 {
 
   static Bytes load_bytes(const std::uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
   static Bytes load_nibbles(const std::uint8_t* p) {
-    const __m128i packed = load_16(p);
-    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(packed), _mm_srli_epi16(packed, 4), 1);
+    const __m256i twice = _mm256_broadcastsi128_si256(load_16(p));
+    const __m256i both = _mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
     return _mm256_and_si256(both, _mm256_set1_epi8(15));
   }
   static Bytes bits(const std::uint8_t* p, std::uint8_t value) {
@@ -155,7 +155,8 @@ struct Avx2 {
     const __m256i low = _mm256_packs_epi32(parts[0], parts[1]);
     const __m256i high = _mm256_packs_epi32(parts[2], parts[3]);
     // Packing works within 128-bit lanes: put the groups of four bytes back in order.
-    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    const __m256i bytes =
+        _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
     const __m256i total = _mm256_add_epi32(_mm256_add_epi32(parts[0], parts[1]), _mm256_add_epi32(parts[2], parts[3]));
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));

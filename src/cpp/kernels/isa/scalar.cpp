@@ -1,7 +1,7 @@
 // One lane of plain C++, for every processor. Its sums run column by column, in another order than the vector
 // instruction sets': the difference between the two measures what rounding alone does to a model.
-#include "kernels/body/table.h"
 #include "quant/scalar.h"
+#include "kernels/body/table.h"
 
 namespace powerinfer::kernels {
 namespace {

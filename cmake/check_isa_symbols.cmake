@@ -1,0 +1,27 @@
+# cmake -DNM=nm -DOBJECTS=a.o;b.o -P check_isa_symbols.cmake
+# Fails unless each object defines exactly one visible symbol, a kernel table, and nothing weak: the linker keeps one
+# copy of a weak function for the whole program, and from here it would be one that older processors cannot run.
+if(NOT NM OR NOT OBJECTS)
+  message(FATAL_ERROR "give -DNM and -DOBJECTS")
+endif()
+foreach(object IN LISTS OBJECTS)
+  execute_process(COMMAND "${NM}" "${object}" OUTPUT_VARIABLE text RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "nm cannot read ${object}")
+  endif()
+  string(REGEX REPLACE "\n$" "" text "${text}")
+  string(REPLACE "\n" ";" lines "${text}")
+  set(exported "")
+  foreach(line IN LISTS lines)
+    if(line MATCHES " ([WwVvu]) (.*)$")
+      message(FATAL_ERROR "${object}: weak or unique symbol '${CMAKE_MATCH_2}': what an ISA unit includes must be internal")
+    elseif(line MATCHES " [A-TV-Z] (.*)$")
+      list(APPEND exported "${CMAKE_MATCH_1}")
+    endif()
+  endforeach()
+  list(FILTER exported EXCLUDE REGEX "^__odr_asan")  # the address sanitizer's twin of the table
+  list(LENGTH exported count)
+  if(NOT count EQUAL 1 OR NOT exported MATCHES "Table")
+    message(FATAL_ERROR "${object}: expected one exported symbol, the kernel table, got: ${exported}")
+  endif()
+endforeach()

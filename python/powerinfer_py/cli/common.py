@@ -1,0 +1,137 @@
+"""Options and small things that several commands share."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import powerinfer_py
+
+
+class UsageProblem(Exception):
+    """The command line makes no sense; exit code 2."""
+
+
+class SparsityName(str, Enum):
+    """Choices of --sparsity."""
+
+    auto = "auto"
+    dense = "dense"
+    exact = "exact"
+    predictor = "predictor"
+    threshold = "threshold"
+
+
+class WeightsName(str, Enum):
+    """Choices of --weights."""
+
+    auto = "auto"
+    mmap = "mmap"
+    read = "read"
+
+
+class KvTypeName(str, Enum):
+    """Choices of --kv-type."""
+
+    f16 = "f16"
+    f32 = "f32"
+
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("-m", "--model", metavar="FILE", help="GGUF file; default: the bundled model."),
+]
+CtxOption = Annotated[
+    int | None,
+    typer.Option("-c", "--ctx-size", metavar="N", help="Positions; 0: as many as the model was trained with."),
+]
+BatchOption = Annotated[int, typer.Option("-b", "--batch-size", metavar="N", help="Tokens computed per pass.")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("-t", "--threads", metavar="N", help="Threads; default: physical cores this process may use."),
+]
+ThreadsBatchOption = Annotated[
+    int | None,
+    typer.Option("-tb", "--threads-batch", metavar="N", help="Threads for prompts; default: as --threads."),
+]
+SparsityOption = Annotated[
+    SparsityName, typer.Option("--sparsity", help="What decides that a neuron is skipped; see `powerinfer inspect`.")
+]
+ThresholdOption = Annotated[
+    str | None,
+    typer.Option("--threshold", metavar="X[,X...]", help="Cut of the predictor: one number, or one per layer."),
+]
+ActivationOption = Annotated[
+    str | None,
+    typer.Option("--activation", metavar="NAME", help="Override the FFN activation, e.g. relu or fatrelu:0.01."),
+]
+WeightsOption = Annotated[WeightsName, typer.Option("--weights", help="Map the file, or read it into memory.")]
+KvTypeOption = Annotated[KvTypeName, typer.Option("--kv-type", help="Type of the KV cache.")]
+
+
+def warn(text: str) -> None:
+    """One line on stderr."""
+    sys.stdout.flush()
+    print(f"powerinfer: {text}", file=sys.stderr, flush=True)
+
+
+def parse_thresholds(text: str | None) -> list[float] | None:
+    """Numbers separated by commas."""
+    if text is None:
+        return None
+    try:
+        return [float(item) for item in text.split(",")]
+    except ValueError:
+        raise UsageProblem(f"--threshold {text!r}: expected a number, or one per layer separated by commas") from None
+
+
+def thread_count(value: int | None) -> int | None:
+    """-1 is "choose", as in llama.cpp."""
+    return None if value == -1 else value
+
+
+def read_text_file(path: Path) -> str:
+    """A UTF-8 file, or stdin for "-"."""
+    data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        name = "stdin" if str(path) == "-" else path
+        raise powerinfer_py.InvalidArgument(
+            f"{name}: not UTF-8 at byte {error.start}; convert it, e.g. with iconv -t utf-8"
+        ) from None
+
+
+def load_model(
+    path: Path | None,
+    *,
+    sparsity: SparsityName,
+    threshold: str | None,
+    activation: str | None,
+    weights: WeightsName = WeightsName.auto,
+) -> powerinfer_py.Model:
+    """The model that the options ask for."""
+    return powerinfer_py.Model(
+        path,
+        sparsity=sparsity.value,
+        threshold=parse_thresholds(threshold),
+        activation=activation,
+        weights=weights.value,
+    )
+
+
+def describe(model: powerinfer_py.Model, context: powerinfer_py.Context) -> str:
+    """The one line about what runs, and whether it can lose anything."""
+    return (
+        f"{model.name} ({model.architecture}, {model.n_params / 1e6:.1f} M parameters, {model.activation}), "
+        f"context {context.n_ctx}, sparsity {context.sparsity}: {model.mode_summary(context.sparsity)}"
+    )
+
+
+def context_size(model: powerinfer_py.Model, wanted: int | None) -> int | None:
+    """0 is the trained length, as in llama.cpp."""
+    return model.n_ctx_train if wanted == 0 else wanted
