@@ -72,12 +72,14 @@ def ranges() -> list[tuple[int, int, str]]:
 
 
 def render() -> str:
+    """The whole .cpp file."""
     cells = [f"{{0x{first:X}, 0x{last:X}, {kind}}}," for first, last, kind in ranges()]
     lines = (" ".join(cells[i : i + RANGES_PER_LINE]) for i in range(0, len(cells), RANGES_PER_LINE))
     return HEADER.format(version=UNICODE_VERSION) + "".join(f"    {line}\n" for line in lines) + FOOTER
 
 
 def main() -> int:
+    """Runs the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only compare with the file in the tree")
     options = parser.parse_args()

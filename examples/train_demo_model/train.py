@@ -32,12 +32,14 @@ from torch.nn import functional
 TOKENS_PER_STEP = 8192
 WARMUP = 0.02  # share of the time
 FINAL_LR = 0.03  # share of the peak
-LONG_WINDOWS_FROM = 0.75  # share of the time after which windows are n_ctx long instead of 256
+LONG_WINDOWS_FROM = 0.80  # share of the time after which windows are n_ctx long instead of 256
 SHORT_WINDOW = 256
 # The wanted share of active neurons falls linearly from the first to the second value between these shares of the time.
 DENSITY = (0.40, 0.105)
 DENSITY_RAMP = (0.05, 0.60)
-CONTROL_GAIN = 0.025  # per step, of the logarithm of the penalty, at an error of 100 %
+# The sparsity penalty is steered by a PI controller on the ratio of the density to the wanted one.
+CONTROL_POWER = 4.0
+CONTROL_GAIN = 0.02  # per step, of the logarithm of the penalty, at an error of 100 %
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic coefficients of Jordan et al., "Muon", 2024
 
 
@@ -162,8 +164,12 @@ class Trainer:
     def step(self, windows: Tensor, progress: float, dropout: DropoutPool | None) -> float:
         """One optimizer step; returns the cross-entropy. Also adapts the sparsity penalty."""
         state = self.progress_state
+        wanted = wanted_density(progress)
+        ratio = min(2.0, max(0.5, state["density"] / wanted))
+        state["penalty"] = min(1.0, max(1e-4, state["penalty"] * (1 + CONTROL_GAIN * (ratio - 1))))
+        penalty = torch.tensor(state["penalty"] * ratio**CONTROL_POWER)
         keep = dropout.cut(len(windows)) if dropout else None
-        loss, cross_entropy, densities = self.compiled_loss(windows, torch.tensor(state["penalty"]), keep)
+        loss, cross_entropy, densities = self.compiled_loss(windows, penalty, keep)
         loss.backward()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -171,9 +177,6 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
         state["density"] += 0.1 * (float(densities.mean()) - state["density"])
-        wanted = wanted_density(progress)
-        error = max(-1.0, min(1.0, state["density"] / wanted - 1))
-        state["penalty"] = min(1.0, max(1e-4, state["penalty"] * (1 + CONTROL_GAIN * error)))
         state["step"] += 1
         state["tokens"] += windows.numel() - len(windows)
         return float(cross_entropy)

@@ -29,7 +29,7 @@ from powerinfer_py._core import version as _version
 from powerinfer_py.chat import render_chat_template
 from powerinfer_py.context import Context, Piece, Stats
 from powerinfer_py.log import set_log_callback
-from powerinfer_py.model import LayerInfo, Model, ModeInfo, bundled_model_path
+from powerinfer_py.model import LayerInfo, ModeInfo, Model, bundled_model_path
 from powerinfer_py.sampler import Sampled, Sampler
 
 __version__ = _version()

@@ -330,10 +330,11 @@ class Context:
     # Observation.
 
     def set_tap(self, point: TapPoint, callback: TapCallback | None) -> None:
-        """Calls `callback(layer, unit, values)` for a named point of every layer and pass; None detaches.
+        """Calls `callback(layer, unit, values)` for a named point of every layer; None detaches.
 
         values is a float32 copy [rows, width]: d_model wide for "layer_input", "residual", "ffn_input" and
-        "ffn_output", d_ff wide for "gate" and "h". The callback must not use the context.
+        "ffn_output", d_ff wide for "gate" and "h". A pass may bring its rows in several calls, in order. The
+        callback must not use the context.
         """
         self._handle.set_tap(point, callback)
 

@@ -54,38 +54,38 @@ inline int run_all(int argc, char** argv) {
 
 }  // namespace pi_test
 
-#define TEST(name)                                                  \
-  static void test_##name();                                        \
+#define TEST(name)                                                   \
+  static void test_##name();                                         \
   static const bool added_##name = pi_test::add(#name, test_##name); \
   static void test_##name()
 
-#define CHECK(condition) \
-  do {                   \
+#define CHECK(condition)                                                          \
+  do {                                                                            \
     if (!(condition)) pi_test::fail(__FILE__, __LINE__, "CHECK(" #condition ")"); \
   } while (0)
 
-#define CHECK_EQ(a, b)                                                                              \
-  do {                                                                                              \
-    const auto va = (a);                                                                            \
-    const auto vb = (b);                                                                            \
-    if (!(va == vb)) {                                                                              \
-      std::cerr << "  left: " << va << "  right: " << vb << "\n";                                   \
-      pi_test::fail(__FILE__, __LINE__, "CHECK_EQ(" #a ", " #b ")");                                \
-    }                                                                                               \
+#define CHECK_EQ(a, b)                                               \
+  do {                                                               \
+    const auto va = (a);                                             \
+    const auto vb = (b);                                             \
+    if (!(va == vb)) {                                               \
+      std::cerr << "  left: " << va << "  right: " << vb << "\n";    \
+      pi_test::fail(__FILE__, __LINE__, "CHECK_EQ(" #a ", " #b ")"); \
+    }                                                                \
   } while (0)
 
 // The expression must throw exactly this type, with `part` in its message.
-#define CHECK_THROWS(expression, Type, part)                                                              \
-  do {                                                                                                    \
-    bool thrown = false;                                                                                  \
-    try {                                                                                                 \
-      (void)(expression);                                                                                 \
-    } catch (const Type& error) {                                                                         \
-      thrown = true;                                                                                      \
-      if (std::string(error.what()).find(part) == std::string::npos)                                      \
+#define CHECK_THROWS(expression, Type, part)                                                               \
+  do {                                                                                                     \
+    bool thrown = false;                                                                                   \
+    try {                                                                                                  \
+      (void)(expression);                                                                                  \
+    } catch (const Type& error) {                                                                          \
+      thrown = true;                                                                                       \
+      if (std::string(error.what()).find(part) == std::string::npos)                                       \
         pi_test::fail(__FILE__, __LINE__, std::string("message lacks '") + (part) + "': " + error.what()); \
-    }                                                                                                     \
-    if (!thrown) pi_test::fail(__FILE__, __LINE__, #expression " did not throw " #Type);                  \
+    }                                                                                                      \
+    if (!thrown) pi_test::fail(__FILE__, __LINE__, #expression " did not throw " #Type);                   \
   } while (0)
 
 #define TEST_MAIN() \

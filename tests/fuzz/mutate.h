@@ -14,12 +14,12 @@ class Mutator {
  public:
   explicit Mutator(std::uint64_t seed) : state_(seed) {}
 
-  /// A copy of `original` with one to four changes. Three of four changes hit the first `focus_bytes`, where the structure
-  /// of a file is; the rest any byte.
+  /// A copy of `original` with one change (every second mutant) or up to four. Three of four changes hit the first
+  /// `focus_bytes`, where the structure of a file is; the rest any byte.
   std::string mutate(std::string_view original, std::size_t focus_bytes) {
     std::string bytes(original);
     focus_ = focus_bytes;
-    const std::uint64_t n_changes = 1 + below(4);
+    const std::uint64_t n_changes = below(2) == 0 ? 1 : 1 + below(4);
     for (std::uint64_t i = 0; i < n_changes && !bytes.empty(); ++i) change(bytes);
     return bytes;
   }
@@ -45,11 +45,11 @@ class Mutator {
 
   std::uint64_t interesting(const std::string& bytes) {
     static constexpr std::uint64_t kValues[] = {
-        0,          1,          2,          3,          4,           7,           8,           9,
-        12,         13,         16,         17,         31,          32,          33,          64,
-        127,        128,        255,        256,        0x7FFF,      0xFFFF,      0x10000,     0x7FFFFFFF,
-        0x80000000, 0xFFFFFFFE, 0xFFFFFFFF, 0x7FC00000, 0x7F800000,  0xFF800000,  0x100000000, 0x7FFFFFFFFFFFFFFF,
-        1ULL << 63, 1ULL << 62, 1ULL << 40, ~1ULL,      ~31ULL,      ~0ULL};
+        0,          1,          2,          3,          4,          7,          8,           9,
+        12,         13,         16,         17,         31,         32,         33,          64,
+        127,        128,        255,        256,        0x7FFF,     0xFFFF,     0x10000,     0x7FFFFFFF,
+        0x80000000, 0xFFFFFFFE, 0xFFFFFFFF, 0x7FC00000, 0x7F800000, 0xFF800000, 0x100000000, 0x7FFFFFFFFFFFFFFF,
+        1ULL << 63, 1ULL << 62, 1ULL << 40, ~1ULL,      ~31ULL,     ~0ULL};
     constexpr std::uint64_t kCount = sizeof(kValues) / sizeof(kValues[0]);
     const std::uint64_t choice = below(kCount + 2);
     return choice < kCount ? kValues[choice] : bytes.size() + choice - kCount;
@@ -73,18 +73,51 @@ class Mutator {
                      bytes.begin() + static_cast<std::ptrdiff_t>(b));
   }
 
+  void copy_block(std::string& bytes, std::size_t begin) {
+    const std::string block = bytes.substr(begin, length(bytes, begin));
+    bytes.insert(position(bytes), block);
+  }
+  void fill_block(std::string& bytes, std::size_t begin) {
+    const std::size_t n = length(bytes, begin);
+    std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(begin), n, below(2) != 0 ? '\xFF' : '\0');
+  }
+
   void change(std::string& bytes) {
     const std::size_t at = position(bytes);
-    switch (below(9)) {
-      case 0: bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8))); break;
-      case 1: bytes[at] = static_cast<char>(below(256)); break;
-      case 2: replace_number<std::uint32_t>(bytes); break;
-      case 3: replace_number<std::uint64_t>(bytes); break;
-      case 4: bytes.resize(at); break;
-      case 5: swap_blocks(bytes); break;
-      case 6: bytes.erase(at, length(bytes, at)); break;
-      case 7: bytes.insert(position(bytes), bytes.substr(at, length(bytes, at))); break;
-      default: bytes.replace(at, length(bytes, at), 1, static_cast<char>(below(2) != 0 ? 0xFF : 0)); break;
+    // Changes that move what follows are rarer: hardly anything of the file's meaning survives them.
+    switch (below(14)) {
+      case 0:
+      case 1:
+        bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
+        break;
+      case 2:
+      case 3:
+        bytes[at] = static_cast<char>(below(256));
+        break;
+      case 4:
+      case 5:
+      case 6:
+        replace_number<std::uint32_t>(bytes);
+        break;
+      case 7:
+      case 8:
+        replace_number<std::uint64_t>(bytes);
+        break;
+      case 9:
+        bytes.resize(at);
+        break;
+      case 10:
+        swap_blocks(bytes);
+        break;
+      case 11:
+        bytes.erase(at, length(bytes, at));
+        break;
+      case 12:
+        copy_block(bytes, at);
+        break;
+      default:
+        fill_block(bytes, at);
+        break;
     }
   }
 

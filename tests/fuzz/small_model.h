@@ -67,7 +67,10 @@ class SmallModel {
       tokens.push_back(std::string("<0x") + hex[byte / 16] + hex[byte % 16] + ">");
       types.push_back(6);
     }
-    for (const char* text : {"\xE2\x96\x81", "a", "b", "c", "ab", "\xE2\x96\x81" "a", "abc"}) {
+    for (const char* text : {"\xE2\x96\x81", "a", "b", "c", "ab",
+                             "\xE2\x96\x81"
+                             "a",
+                             "abc"}) {
       tokens.emplace_back(text);
       types.push_back(1);
     }

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import powerinfer_py
 import pytest
 
-import powerinfer_py
-
-from .helpers.compare import mean_kl, shared_data, top1_agreement
+from helpers.compare import mean_kl, shared_data, top1_agreement
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -63,7 +62,9 @@ def widened(source: Path, target: Path) -> Path:
 def witness_logits(path: Path, tokens: list[int], *, f32_cache: bool) -> np.ndarray:
     """llama.cpp's logits of every token [n_tokens, n_vocab]."""
     cache = {"type_k": 0, "type_v": 0} if f32_cache else {}
-    model = llama_cpp.Llama(str(path), n_ctx=N_TOKENS, n_batch=N_TOKENS, logits_all=True, n_threads=2, verbose=False, **cache)
+    model = llama_cpp.Llama(
+        str(path), n_ctx=N_TOKENS, n_batch=N_TOKENS, logits_all=True, n_threads=2, verbose=False, **cache
+    )
     model.eval(tokens)
     return np.array(model.scores[: len(tokens)])
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import powerinfer_py
 import pytest
 
-import powerinfer_py
-
-from .helpers.compare import cosine, shared_data
+from helpers.compare import cosine, shared_data
 
 BAR = 0.9999  # cosine over all values
 NAMES = ["llama", "falcon7b"]
@@ -79,7 +78,11 @@ def rewritten(path: Path, target: Path, change: Callable[[dict[str, object]], No
     writer = gguf.GGUFWriter(target, keys.pop("general.architecture"))
     for name, value in keys.items():
         field = reader.fields.get(name)
-        kind = field.types[0] if field else (gguf.GGUFValueType.STRING if isinstance(value, str) else gguf.GGUFValueType.FLOAT32)
+        kind = (
+            field.types[0]
+            if field
+            else (gguf.GGUFValueType.STRING if isinstance(value, str) else gguf.GGUFValueType.FLOAT32)
+        )
         sub = field.types[-1] if field and len(field.types) > 1 else None
         writer.add_key_value(name, value, kind, sub_type=sub)
     for tensor in reader.tensors:

@@ -13,14 +13,20 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 import powerinfer_py  # noqa: E402
 
-from .helpers.compare import spread_error  # noqa: E402
-from .helpers.hf_to_gguf import write_falcon, write_llama, write_opt  # noqa: E402
+from helpers.compare import spread_error  # noqa: E402
+from helpers.hf_to_gguf import write_falcon, write_llama, write_opt  # noqa: E402
 
 N_TOKENS = 80
 TOLERANCE = 1e-4  # of the spread of the witness's logits
 
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 64}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 LLAMA_CASES: dict[str, dict[str, Any]] = {
     "relu": {"hidden_act": "relu"},
     "silu": {"hidden_act": "silu"},
@@ -76,9 +82,17 @@ def check(model: Any, path: Path, n_vocab: int) -> None:
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
 @pytest.mark.parametrize("case", LLAMA_CASES)
 def test_llama(case: str, transposed: bool, tmp_path: Path) -> None:
-    settings = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
-                "num_key_value_heads": 2, "vocab_size": 300, "max_position_embeddings": 256, "hidden_act": "silu",
-                "tie_word_embeddings": False} | LLAMA_CASES[case]
+    settings = {
+        "hidden_size": 64,
+        "intermediate_size": 176,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 300,
+        "max_position_embeddings": 256,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    } | LLAMA_CASES[case]
     model = randomize(transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings)))
     check(model, write_llama(model, tmp_path / "m.gguf", transposed=transposed), 300)
 

@@ -6,11 +6,10 @@ import struct
 from pathlib import Path
 
 import numpy as np
-
 import powerinfer_py
 
-from .helpers.compare import shared_data
-from .helpers.tiny_model import write_gguf
+from helpers.compare import shared_data
+from helpers.tiny_model import write_gguf
 
 
 def read_vocabulary(path: Path, n_vocab: int) -> tuple[list[bytes], list[float]]:
@@ -39,11 +38,19 @@ def convert(folder: Path, target: Path) -> Path:
         return floats[at - n : at].reshape(shape)
 
     kv = dim // n_heads * n_kv
-    values = {"token_embd": take(n_vocab, dim), "attn_norm": take(n_layers, dim), "attn_q": take(n_layers, dim, dim),
-              "attn_k": take(n_layers, kv, dim), "attn_v": take(n_layers, kv, dim),
-              "attn_output": take(n_layers, dim, dim), "ffn_norm": take(n_layers, dim),
-              "ffn_gate": take(n_layers, d_ff, dim), "ffn_down": take(n_layers, dim, d_ff),
-              "ffn_up": take(n_layers, d_ff, dim), "output_norm": take(dim)}
+    values = {
+        "token_embd": take(n_vocab, dim),
+        "attn_norm": take(n_layers, dim),
+        "attn_q": take(n_layers, dim, dim),
+        "attn_k": take(n_layers, kv, dim),
+        "attn_v": take(n_layers, kv, dim),
+        "attn_output": take(n_layers, dim, dim),
+        "ffn_norm": take(n_layers, dim),
+        "ffn_gate": take(n_layers, d_ff, dim),
+        "ffn_down": take(n_layers, dim, d_ff),
+        "ffn_up": take(n_layers, d_ff, dim),
+        "output_norm": take(dim),
+    }
     tensors = {}
     for name, value in values.items():
         if name in ("token_embd", "output_norm"):
@@ -76,4 +83,4 @@ def test_greedy_text_word_for_word(tmp_path: Path) -> None:
             pieces = context.generate("Once upon a time", max_tokens=256, temperature=0.0, ignore_eos=True)
             text = "Once upon a time" + "".join(str(piece) for piece in pieces)
     assert len(expected.split()) > 100
-    assert text.split()[: len(expected.split())] == expected.split()
+    assert text.startswith(expected)  # the witness stops after 256 tokens, prompt included

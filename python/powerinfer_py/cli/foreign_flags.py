@@ -120,7 +120,7 @@ def filter_arguments(command: Any, arguments: list[str]) -> list[str]:
         return arguments
     own, with_value = _own_options(chosen.params)
     kept: list[str] = []
-    words = iter(_Peekable(arguments))
+    words = _Peekable(arguments)
     for word in words:
         name, has_inline_value, inline = word.partition("=")
         foreign = FOREIGN_FLAGS.get(name)
@@ -132,7 +132,7 @@ def filter_arguments(command: Any, arguments: list[str]) -> list[str]:
                 kept.extend(words.take())
             continue
         value = inline if has_inline_value else _value_of(foreign, words)
-        if foreign.is_error and value != foreign.harmless_value:
+        if foreign.is_error and (foreign.harmless_value is None or value != foreign.harmless_value):
             raise UsageProblem(f"{name}: {foreign.advice}")
         warn(f"note: {name} is ignored: {foreign.advice}")
     return kept

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from powerinfer_py import Context, InvalidArgument, Model, Stats
+from powerinfer_py import Context, InvalidArgument, Model, Piece, Stats
 from powerinfer_py.cli.common import (
     ActivationOption,
     BatchOption,
@@ -109,12 +110,7 @@ def run(
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
         )
-        if not chat and not no_display_prompt:
-            _write(text)
-        try:
-            n_written = _write_pieces(pieces)
-        finally:
-            _write("\n")
+        n_written = _write_pieces(pieces, before="" if chat or no_display_prompt else text)
         if context.n_past >= context.n_ctx and n_written != n_predict:
             warn(f"note: the context of {context.n_ctx} tokens is full; choose a larger one with -c")
         if stats:
@@ -145,16 +141,17 @@ def _prompt_tokens(model: Model, text: str, system_prompt: str | None, *, chat: 
     return model.tokenize_chat(messages)
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _write_pieces(pieces: object) -> int:
+def _write_pieces(pieces: Iterable[Piece], *, before: str) -> int:
+    """Writes the text as it comes, `before` as soon as the prompt has been evaluated; returns the pieces' number."""
     n = 0
-    for piece in pieces:  # type: ignore[attr-defined]
-        _write(piece.text)
-        n += 1
+    try:
+        for piece in pieces:
+            sys.stdout.write(piece.text if n else before + piece.text)
+            sys.stdout.flush()
+            n += 1
+    finally:
+        if n:
+            print(flush=True)
     return n
 
 

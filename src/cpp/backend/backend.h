@@ -55,10 +55,10 @@ struct Pass {
   std::span<const std::uint32_t> outputs;  // indices of rows that want logits, ascending
   float* logits = nullptr;                 // [outputs, n_vocab]
   KvView kv;
-  std::span<const LayerMode> modes;        // [n_layers]
+  std::span<const LayerMode> modes;  // [n_layers]
   int n_threads = 1;
   const std::atomic<bool>* cancelled = nullptr;
-  TapSink* const* taps = nullptr;          // [number of TapPoints], null members: nobody listens
+  TapSink* const* taps = nullptr;  // [number of TapPoints], null members: nobody listens
   MaskSource* mask_source = nullptr;
 };
 

@@ -15,14 +15,14 @@ namespace powerinfer::backend {
 
 /// Buffers of a pass, one row per token; widths are in BufferWidths.
 enum class Slot : std::uint8_t {
-  kResidual,   // [rows, d_model]
-  kNormed,     // [rows, d_model]
-  kNormed2,    // [rows, d_model] second norm of parallel blocks
-  kQkv,        // [rows, q_width + 2 * kv_width] all query heads, then key heads, then value heads
-  kAttention,  // [rows, q_width]
-  kProjected,  // [rows, d_model] what attention or FFN adds to the residual
+  kResidual,    // [rows, d_model]
+  kNormed,      // [rows, d_model]
+  kNormed2,     // [rows, d_model] second norm of parallel blocks
+  kQkv,         // [rows, q_width + 2 * kv_width] all query heads, then key heads, then value heads
+  kAttention,   // [rows, q_width]
+  kProjected,   // [rows, d_model] what attention or FFN adds to the residual
   kLayerInput,  // [rows, d_model] copy of the residual entering the layer, where a predictor needs it
-  kOutput,     // [n_outputs, d_model] rows that want logits
+  kOutput,      // [n_outputs, d_model] rows that want logits
   kCount,
 };
 
@@ -136,7 +136,7 @@ struct AttentionShape {
   std::size_t n_heads = 0;
   std::size_t n_kv_heads = 0;
   std::size_t head_dim = 0;
-  std::size_t rope_dim = 0;          // leading dims of a head that are rotated; 0: no RoPE
+  std::size_t rope_dim = 0;           // leading dims of a head that are rotated; 0: no RoPE
   std::vector<double> rope_inv_freq;  // [rope_dim / 2], scaling included
 
   std::size_t q_width() const { return n_heads * head_dim; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -19,8 +20,11 @@ class NameIndex {
   template <class NameOf>
   NameIndex(std::size_t n, const NameOf& name_of) : order_(n) {
     std::iota(order_.begin(), order_.end(), std::size_t{0});
-    std::stable_sort(order_.begin(), order_.end(),
-                     [&](std::size_t a, std::size_t b) { return name_of(a) < name_of(b); });
+    // Ties by position, so that the second of two equal names is the later one.
+    std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
+      const auto order = name_of(a) <=> name_of(b);
+      return order != 0 ? order < 0 : a < b;
+    });
   }
 
   /// Position of the second of two entries with the same name.

@@ -28,10 +28,10 @@ struct LoadOptions {
 
 struct Architecture {
   const char* name;
-  backend::ActivationKind assumed_sparse;  ///< of a PWRI file without the activation key
-  backend::ActivationKind assumed_plain;   ///< of a GGUF file without it
-  bool gated;                              ///< h = act(gate) * up, else h = act(up)
-  backend::PredictorInput predictor_input; ///< of files that do not say
+  backend::ActivationKind assumed_sparse;   ///< of a PWRI file without the activation key
+  backend::ActivationKind assumed_plain;    ///< of a GGUF file without it
+  bool gated;                               ///< h = act(gate) * up, else h = act(up)
+  backend::PredictorInput predictor_input;  ///< of files that do not say
   /// Fills plan.prologue, layers and epilogue; hp and activation are set.
   void (*build)(TensorSource& source, const Architecture& self, LoadedModel& model);
 };

@@ -4,12 +4,8 @@
 namespace powerinfer::models {
 
 const Architecture kBamboo = {
-    "bamboo",
-    backend::ActivationKind::kDrelu,
-    backend::ActivationKind::kDrelu,
-    true,
-    backend::PredictorInput::kResidual,
-    build_gated_rms_decoder,
+    "bamboo", backend::ActivationKind::kDrelu,    backend::ActivationKind::kDrelu,
+    true,     backend::PredictorInput::kResidual, build_gated_rms_decoder,
 };
 
 }  // namespace powerinfer::models

@@ -52,8 +52,8 @@ void build(TensorSource& source, const Architecture& architecture, LoadedModel& 
 }  // namespace
 
 const Architecture kFalcon = {
-    "falcon", backend::ActivationKind::kRelu, backend::ActivationKind::kGelu, false,
-    backend::PredictorInput::kLayerInput, build,
+    "falcon", backend::ActivationKind::kRelu,       backend::ActivationKind::kGelu,
+    false,    backend::PredictorInput::kLayerInput, build,
 };
 
 }  // namespace powerinfer::models

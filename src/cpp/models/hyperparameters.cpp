@@ -49,8 +49,9 @@ class Keys {
 
 void refuse_experts(const GgufFile& file, const Keys& keys) {
   if (file.find_u32(keys.prefix() + "expert_count").value_or(0) > 0) {
-    throw UnsupportedError(base::text(keys.where(), "mixture-of-experts models ('", keys.prefix(),
-                                      "expert_count' > 0) are not supported; supported are models with one FFN a layer"));
+    throw UnsupportedError(
+        base::text(keys.where(), "mixture-of-experts models ('", keys.prefix(),
+                   "expert_count' > 0) are not supported; supported are models with one FFN a layer"));
   }
 }
 
@@ -100,8 +101,9 @@ Hyperparameters read_hyperparameters(const GgufFile& file, const std::string& ar
   }
   hp.rope_dim = keys.optional("rope.dimension_count", hp.head_dim);
   if (hp.rope_dim > hp.head_dim || hp.rope_dim % 2 != 0) {
-    throw FormatError(base::text(keys.where(), "'", keys.prefix(), "rope.dimension_count': expected an even number up to ",
-                                 hp.head_dim, ", got ", hp.rope_dim));
+    throw FormatError(base::text(keys.where(), "'", keys.prefix(),
+                                 "rope.dimension_count': expected an even number up to ", hp.head_dim, ", got ",
+                                 hp.rope_dim));
   }
   hp.rope_base = keys.number("rope.freq_base", 10000.0);
   hp.rope_scale = read_rope_scale(file, keys);
@@ -111,8 +113,7 @@ Hyperparameters read_hyperparameters(const GgufFile& file, const std::string& ar
 float read_epsilon(const GgufFile& file, const std::string& key, float fallback) {
   const auto value = file.find_f32(key);
   if (!value && fallback <= 0.0F) {
-    throw FormatError(
-        base::text(file.path().string(), ": required key '", key, "' is missing; re-run the conversion"));
+    throw FormatError(base::text(file.path().string(), ": required key '", key, "' is missing; re-run the conversion"));
   }
   const float epsilon = value.value_or(fallback);
   if (!std::isfinite(epsilon) || epsilon < 0.0F || epsilon >= 1.0F) {

@@ -33,8 +33,8 @@ void build(TensorSource& source, const Architecture& architecture, LoadedModel& 
 }  // namespace
 
 const Architecture kOpt = {
-    "opt", backend::ActivationKind::kRelu, backend::ActivationKind::kRelu, false, backend::PredictorInput::kResidual,
-    build,
+    "opt", backend::ActivationKind::kRelu,     backend::ActivationKind::kRelu,
+    false, backend::PredictorInput::kResidual, build,
 };
 
 }  // namespace powerinfer::models

@@ -31,8 +31,8 @@ std::string read_predictor_kind(const GgufFile& file, std::size_t layer, std::si
   if (!std::holds_alternative<GgufArray>(*value)) return *file.find_string(kKey);
   const std::vector<std::string>* kinds = file.find_strings(kKey);
   if (kinds->size() != n_layers) {
-    throw FormatError(base::text(file.path().string(), ": key '", kKey, "': expected ", n_layers, " entries, got ",
-                                 kinds->size()));
+    throw FormatError(
+        base::text(file.path().string(), ": key '", kKey, "': expected ", n_layers, " entries, got ", kinds->size()));
   }
   return (*kinds)[layer];
 }
@@ -63,8 +63,8 @@ backend::Predictor load_predictor(TensorSource& source, const Architecture& arch
                                       ") are not supported yet; supported: mlp, none"));
   }
   if (!kind.empty() && kind != "mlp" && kind != "none") {
-    throw UnsupportedError(base::text(file.path().string(), ": predictor kind '", base::printable(kind), "' (layer ", layer,
-                                      ") is unknown; supported: mlp, none"));
+    throw UnsupportedError(base::text(file.path().string(), ": predictor kind '", base::printable(kind), "' (layer ",
+                                      layer, ") is unknown; supported: mlp, none"));
   }
   if (kind == "none" || (kind.empty() && !source.has(fc1))) return {};
   backend::Predictor predictor;
@@ -88,9 +88,12 @@ void load_down(TensorSource& source, const LoadedModel& model, std::size_t layer
 
 Slot predictor_slot(PredictorInput input) {
   switch (input) {
-    case PredictorInput::kResidual: return Slot::kResidual;
-    case PredictorInput::kLayerInput: return Slot::kLayerInput;
-    case PredictorInput::kFfnInput: return Slot::kNormed;
+    case PredictorInput::kResidual:
+      return Slot::kResidual;
+    case PredictorInput::kLayerInput:
+      return Slot::kLayerInput;
+    case PredictorInput::kFfnInput:
+      return Slot::kNormed;
   }
   return Slot::kResidual;
 }
@@ -117,9 +120,10 @@ void build_epilogue(TensorSource& source, LoadedModel& model, const WeightView& 
   WeightView output = embedding;
   if (source.has("output.weight")) output = source.matrix("output.weight", embedding.n_rows, model.hp.d_model);
   const float* bias = source.optional_vector("output.bias", embedding.n_rows);
-  model.plan.epilogue.ops = {backend::GatherOutputsOp{},
-                             load_norm(source, "output_norm", model.hp.d_model, norm, epsilon, Slot::kOutput, Slot::kOutput),
-                             backend::LogitsOp{output, bias}};
+  model.plan.epilogue.ops = {
+      backend::GatherOutputsOp{},
+      load_norm(source, "output_norm", model.hp.d_model, norm, epsilon, Slot::kOutput, Slot::kOutput),
+      backend::LogitsOp{output, bias}};
 }
 
 backend::NormOp load_norm(TensorSource& source, const std::string& name, std::size_t width, backend::NormKind kind,
@@ -160,8 +164,10 @@ void load_rope(TensorSource& source, LoadedModel& model) {
     const double exponent = -2.0 * static_cast<double>(pair) / static_cast<double>(hp.rope_dim);
     const double factor = factors == nullptr ? 1.0 : factors[pair];
     if (!std::isfinite(factor) || factor <= 0.0) {
-      throw FormatError(base::text(source.file().path().string(), ": tensor 'rope_freqs.weight': expected positive "
-                                   "factors, got ", factor, " at ", pair));
+      throw FormatError(base::text(source.file().path().string(),
+                                   ": tensor 'rope_freqs.weight': expected positive "
+                                   "factors, got ",
+                                   factor, " at ", pair));
     }
     model.plan.attention.rope_inv_freq.push_back(std::pow(hp.rope_base, exponent) / factor / hp.rope_scale);
   }

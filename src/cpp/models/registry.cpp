@@ -22,10 +22,11 @@ const Architecture& find_architecture(const GgufFile& file) {
     if (*name == architecture->name) return *architecture;
   }
   if (*name == "generic.gpu_index") {
-    throw UnsupportedError(base::text(where, ": this is a cached split file, not a model; load the model it lies beside"));
+    throw UnsupportedError(
+        base::text(where, ": this is a cached split file, not a model; load the model it lies beside"));
   }
-  throw UnsupportedError(
-      base::text(where, ": architecture '", base::printable(*name), "' is not supported; supported: ", supported_architectures()));
+  throw UnsupportedError(base::text(where, ": architecture '", base::printable(*name),
+                                    "' is not supported; supported: ", supported_architectures()));
 }
 
 void check_version(const GgufFile& file) {
@@ -35,8 +36,8 @@ void check_version(const GgufFile& file) {
                                       ", this build reads up to ", kKnownVersion, "; update the package"));
   }
   if (file.find("powerinfer.hot_neurons") != nullptr) {
-    throw UnsupportedError(base::text(file.path().string(),
-                                      ": files with a cold type (powerinfer.hot_neurons) are not supported yet"));
+    throw UnsupportedError(
+        base::text(file.path().string(), ": files with a cold type (powerinfer.hot_neurons) are not supported yet"));
   }
 }
 
@@ -73,9 +74,12 @@ void resolve_activation(const GgufFile& file, const Architecture& architecture, 
   } else {
     const bool sparse = has_sparse_tensors(file);
     if (sparse != file.has_powerinfer_magic()) {
-      throw FormatError(base::text(where, sparse ? ": magic GGUF but ffn_down_t or predictor tensors, which only PWRI files hold"
-                                                 : ": magic PWRI but neither ffn_down_t nor predictor tensors",
-                                   ", and no '", key, "' to tell the activation; re-run the conversion, or name the "
+      throw FormatError(base::text(where,
+                                   sparse
+                                       ? ": magic GGUF but ffn_down_t or predictor tensors, which only PWRI files hold"
+                                       : ": magic PWRI but neither ffn_down_t nor predictor tensors",
+                                   ", and no '", key,
+                                   "' to tell the activation; re-run the conversion, or name the "
                                    "activation yourself"));
     }
     model.activation.kind = sparse ? architecture.assumed_sparse : architecture.assumed_plain;
@@ -84,8 +88,8 @@ void resolve_activation(const GgufFile& file, const Architecture& architecture, 
                                                   "' files without one are computed with");
   }
   if (!architecture.gated && model.activation.kind == backend::ActivationKind::kDrelu) {
-    throw UnsupportedError(base::text(where, ": activation drelu needs a gated FFN, and architecture '",
-                                      architecture.name, "' has none"));
+    throw UnsupportedError(
+        base::text(where, ": activation drelu needs a gated FFN, and architecture '", architecture.name, "' has none"));
   }
 }
 

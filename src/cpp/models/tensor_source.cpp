@@ -43,8 +43,12 @@ WeightView TensorSource::matrix_of_any_rows(const std::string& name, std::size_t
     throw FormatError(base::text(file_.path().string(), ": tensor '", name, "': expected [", n_cols, ", *], got ",
                                  shape_text(info.shape), "; re-run the conversion"));
   }
-  return {reinterpret_cast<const std::uint8_t*>(file_.data(info)), info.type, Layout::kRows,
-          static_cast<std::size_t>(info.shape[1]), n_cols, dtype_row_bytes(info.type, n_cols)};
+  return {reinterpret_cast<const std::uint8_t*>(file_.data(info)),
+          info.type,
+          Layout::kRows,
+          static_cast<std::size_t>(info.shape[1]),
+          n_cols,
+          dtype_row_bytes(info.type, n_cols)};
 }
 
 WeightView TensorSource::matrix(const std::string& name, std::size_t n_rows, std::size_t n_cols) {
@@ -74,8 +78,9 @@ const float* TensorSource::optional_vector(const std::string& name, std::size_t 
 void TensorSource::require_all_used(const std::string& architecture) const {
   for (const TensorInfo& info : file_.tensors()) {
     if (used_.contains(info.name)) continue;
-    throw UnsupportedError(base::text(file_.path().string(), ": tensor '", base::printable(info.name), "' is not part of architecture '",
-                                      architecture, "' as this version computes it; leaving it out would be wrong"));
+    throw UnsupportedError(base::text(file_.path().string(), ": tensor '", base::printable(info.name),
+                                      "' is not part of architecture '", architecture,
+                                      "' as this version computes it; leaving it out would be wrong"));
   }
 }
 

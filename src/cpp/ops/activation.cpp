@@ -97,11 +97,13 @@ Activation parse_activation(std::string_view text) {
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), activation.param);
     if (error != std::errc() || end != number.data() + number.size() || !std::isfinite(activation.param) ||
         activation.param < 0.0F) {
-      throw InvalidArgument(base::text("activation '", base::printable(text), "': the cut must be a finite number >= 0"));
+      throw InvalidArgument(
+          base::text("activation '", base::printable(text), "': the cut must be a finite number >= 0"));
     }
     return activation;
   }
-  throw UnsupportedError(base::text("activation '", base::printable(text), "' is unknown; supported: ", supported_activations()));
+  throw UnsupportedError(
+      base::text("activation '", base::printable(text), "' is unknown; supported: ", supported_activations()));
 }
 
 }  // namespace powerinfer::ops

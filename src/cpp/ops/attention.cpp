@@ -60,8 +60,19 @@ void attend(const CpuPass& cpu, std::size_t row, std::size_t head, WorkerScratch
     const std::size_t n = std::min(backend::kKvBlock, n_positions - begin);
     const std::uint8_t* keys = keys_at(cpu, entry.blocks[begin / backend::kKvBlock], kv_head);
     const std::uint8_t* values = keys + shape.n_kv_heads * kv.head_bytes;
-    cache.dot({keys, kv.row_bytes, nullptr, n, head_dim, {query, nullptr, nullptr, nullptr, 0}, nullptr, 1, nullptr, 0,
-               scratch.scores, 1, 0});
+    cache.dot({keys,
+               kv.row_bytes,
+               nullptr,
+               n,
+               head_dim,
+               {query, nullptr, nullptr, nullptr, 0},
+               nullptr,
+               1,
+               nullptr,
+               0,
+               scratch.scores,
+               1,
+               0});
     kernels.scale(scale, n, scratch.scores);
     const float block_max = kernels.max(scratch.scores, n);
     const float block_sum = kernels.exp_sum(block_max, n, scratch.scores);

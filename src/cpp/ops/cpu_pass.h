@@ -16,7 +16,7 @@ struct CpuPass {
   Workspace& space;
   const backend::ModelPlan& plan;
   const backend::Pass& pass;
-  std::size_t n_rows;   // rows the current operation works on
+  std::size_t n_rows;  // rows the current operation works on
   std::size_t layer = 0;
 
   /// Runs body(chunk, worker) over the pass's threads.

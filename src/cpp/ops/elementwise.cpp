@@ -53,8 +53,8 @@ void rope(CpuPass& cpu, const backend::RopeOp& op) {
   const backend::AttentionShape& shape = cpu.plan.attention;
   const std::size_t n_pairs = shape.rope_dim / 2;
   const bool interleaved = op.style == backend::RopeStyle::kInterleaved;
-  const std::size_t step = interleaved ? 2 : 1;          // from one pair to the next
-  const std::size_t apart = interleaved ? 1 : n_pairs;   // between the two members of a pair
+  const std::size_t step = interleaved ? 2 : 1;         // from one pair to the next
+  const std::size_t apart = interleaved ? 1 : n_pairs;  // between the two members of a pair
   cpu.for_rows([&](std::size_t row, int) noexcept {
     const float* table = cpu.space.rope + row * 2 * n_pairs;
     float* head = qkv.row(row);

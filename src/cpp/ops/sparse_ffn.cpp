@@ -25,9 +25,9 @@ struct Ffn {
   CpuPass& cpu;
   const FfnUnit& unit;
   Buffer& x;
-  bool predicted;  // fc2's scores decide for rows that are not forced
-  bool masked;     // space.mask decides
-  bool skip_zeros; // rows of up and down are skipped where h is already zero
+  bool predicted;   // fc2's scores decide for rows that are not forced
+  bool masked;      // space.mask decides
+  bool skip_zeros;  // rows of up and down are skipped where h is already zero
   float threshold;
   std::size_t d_ff;
   std::size_t n_chunks;
@@ -47,8 +47,19 @@ struct Chunk {
 
 /// The job of computing all neurons of a chunk for all rows into `out`.
 kernels::DotJob whole_job(const Ffn& f, const WeightView& weight, const Buffer& in, Chunk chunk, Buffer& out) {
-  return {weight.row(chunk.begin), weight.row_bytes, nullptr, chunk.n, weight.n_cols, in.input(), nullptr,
-          f.cpu.n_rows, nullptr, 0, out.f32 + chunk.begin, 1, out.stride};
+  return {weight.row(chunk.begin),
+          weight.row_bytes,
+          nullptr,
+          chunk.n,
+          weight.n_cols,
+          in.input(),
+          nullptr,
+          f.cpu.n_rows,
+          nullptr,
+          0,
+          out.f32 + chunk.begin,
+          1,
+          out.stride};
 }
 
 /// Computes weight . x for the (row, neuron) pairs for which wanted(row, neuron) holds; returns their number.
@@ -110,9 +121,8 @@ void first_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
     return;
   }
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) std::fill_n(gate.row(row) + chunk.begin, chunk.n, 0.0F);
-  const std::size_t n = dot_listed(f, f.first(), chunk, gate, scratch, [&](std::size_t row, std::size_t neuron) {
-    return f.mask(row)[neuron] != 0;
-  });
+  const std::size_t n = dot_listed(f, f.first(), chunk, gate, scratch,
+                                   [&](std::size_t row, std::size_t neuron) { return f.mask(row)[neuron] != 0; });
   scratch.count.n_first += n;
   scratch.count.n_predicted += n;
   if (bias == nullptr) return;
@@ -300,7 +310,8 @@ void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counter
   if (f.cpu.n_rows != 1) return;
   counters.bytes += sum.n_first * f.first().row_bytes + (f.gated() ? sum.n_up * f.unit.up.row_bytes : 0);
   if (f.predicted) counters.bytes += f.unit.predictor.fc1.n_bytes() + f.unit.predictor.fc2.n_bytes();
-  const double listed = f.unit.transposed_down ? static_cast<double>(f.cpu.space.n_active[0]) / static_cast<double>(f.d_ff) : down_share;
+  const double listed =
+      f.unit.transposed_down ? static_cast<double>(f.cpu.space.n_active[0]) / static_cast<double>(f.d_ff) : down_share;
   counters.bytes += static_cast<std::uint64_t>(listed * static_cast<double>(f.unit.down.n_bytes()));
 }
 

@@ -39,7 +39,8 @@ void Workspace::lay_out(const backend::ModelPlan& plan, const backend::ExecutorL
     allocate(target.d, rows * target.stride / kernels::kBlock);
     allocate(target.sum, rows * target.stride / kernels::kBlock);
   };
-  for (const Slot each : {Slot::kResidual, Slot::kNormed, Slot::kNormed2, Slot::kProjected, Slot::kLayerInput, Slot::kOutput}) {
+  for (const Slot each :
+       {Slot::kResidual, Slot::kNormed, Slot::kNormed2, Slot::kProjected, Slot::kLayerInput, Slot::kOutput}) {
     buffer(slot(each), plan.d_model);
   }
   buffer(slot(Slot::kQkv), plan.attention.q_width() + 2 * plan.attention.kv_width());

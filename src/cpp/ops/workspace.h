@@ -19,8 +19,8 @@ struct Buffer {
   float* d = nullptr;           // [max_rows, stride / 32]
   std::int32_t* sum = nullptr;  // [max_rows, stride / 32]
   std::size_t width = 0;
-  std::size_t stride = 0;       // width rounded up to a multiple of 64
-  bool rounded = false;         // q, d, sum belong to f32
+  std::size_t stride = 0;  // width rounded up to a multiple of 64
+  bool rounded = false;    // q, d, sum belong to f32
 
   float* row(std::size_t index) { return f32 + index * stride; }
   const float* row(std::size_t index) const { return f32 + index * stride; }

@@ -120,7 +120,8 @@ void ThreadPool::work(int worker) {
       const std::uint32_t wake = wake_.load(std::memory_order_seq_cst);
       n_parked_.fetch_add(1, std::memory_order_seq_cst);
       // Both sides order (publish, look for parked) against (register, look for a ticket): no wake-up is lost.
-      if (ticket_.load(std::memory_order_seq_cst) >> kPhaseShift == last_phase && !stop_.load(std::memory_order_seq_cst)) {
+      if (ticket_.load(std::memory_order_seq_cst) >> kPhaseShift == last_phase &&
+          !stop_.load(std::memory_order_seq_cst)) {
         wake_.wait(wake, std::memory_order_seq_cst);
       }
       n_parked_.fetch_sub(1, std::memory_order_seq_cst);

@@ -12,8 +12,8 @@
 
 namespace powerinfer::parallel {
 
-/// How chunks find their workers. kFair (chunk c goes to worker c mod n_threads, so that every worker takes part) is for
-/// tests: results must not depend on who computes what.
+/// How chunks find their workers. kFair (chunk c goes to worker c mod n_threads, so that every worker takes part) is
+/// for tests: results must not depend on who computes what.
 enum class Claiming { kDynamic, kFair };
 
 class ThreadPool {
@@ -55,8 +55,8 @@ class ThreadPool {
   void take_own_chunks(std::size_t n_chunks, int worker);
   void mark_seen(int worker);
 
-  // The ticket packs (phase number, fair bit, chunks left). A claim is a compare-and-swap on the whole word, so a worker
-  // that comes late can never take a chunk of a phase it has not read: a finished phase has no chunks left.
+  // The ticket packs (phase number, fair bit, chunks left). A claim is a compare-and-swap on the whole word, so a
+  // worker that comes late can never take a chunk of a phase it has not read: a finished phase has no chunks left.
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   alignas(64) std::atomic<std::uint32_t> n_done_{0};
   std::atomic<void (*)(const void*, std::size_t, int) noexcept> function_{nullptr};

@@ -210,7 +210,7 @@ void BpeEncoder::load_merges(const GgufFile& file, SymbolNumbers& numbers) {
   if (lines == nullptr || lines->size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     throw FormatError(base::text(file.path().string(), ": key '", kMergesKey, "': expected the list of merges, got ",
                                  lines == nullptr ? "no such key" : base::text(lines->size(), " entries"),
-                                 "; convert the model again with its tokenizer"));
+                                 "; re-run the conversion with the tokenizer"));
   }
   merges_.reserve(lines->size());
   for (std::size_t i = 0; i < lines->size(); ++i) {
@@ -218,8 +218,8 @@ void BpeEncoder::load_merges(const GgufFile& file, SymbolNumbers& numbers) {
     const std::size_t space = line.find(' ', 1);
     if (space == std::string_view::npos || space + 1 == line.size()) {
       throw FormatError(base::text(file.path().string(), ": key '", kMergesKey, "': entry ", i,
-                                   ": expected two texts with a space between them, got '", line,
-                                   "'; convert the model again with its tokenizer"));
+                                   ": expected two texts with a space between them, got '", base::printable(line),
+                                   "'; re-run the conversion with the tokenizer"));
     }
     const std::string_view left = line.substr(0, space);
     const std::string_view right = line.substr(space + 1);
@@ -235,7 +235,8 @@ std::unique_ptr<const Encoder> load_bpe(const GgufFile& file, Vocab& vocab) {
   const std::string name = named == nullptr || named->empty() ? "default" : *named;
   const PreTokenizer* pre_tokenizer = find_pre_tokenizer(name);
   if (pre_tokenizer == nullptr) {
-    throw UnsupportedError(base::text(file.path().string(), ": key '", kPreKey, "': pre-tokenizer '", name,
+    throw UnsupportedError(base::text(file.path().string(), ": key '", kPreKey, "': pre-tokenizer '",
+                                      base::printable(name),
                                       "' is not supported; supported are: ", pre_tokenizer_names()));
   }
   load_vocab(file, {.bos = 11, .eos = 11, .unknown = kNoToken, .add_bos = pre_tokenizer->adds_bos}, vocab);

@@ -28,16 +28,16 @@ std::unique_ptr<const Encoder> load_tokenizer(const GgufFile& file, Vocab& vocab
   const std::string* name = file.find_string("tokenizer.ggml.model");
   if (name == nullptr) {
     throw FormatError(base::text(file.path().string(),
-                                 ": key 'tokenizer.ggml.model' is missing: the file has no vocabulary; convert the "
-                                 "model again with its tokenizer"));
+                                 ": key 'tokenizer.ggml.model' is missing: the file has no "
+                                 "vocabulary; re-run the conversion with the tokenizer"));
   }
   std::string supported;
   for (const Model& model : kModels) {
     if (model.name == *name) return model.load(file, vocab);
     supported += base::text(supported.empty() ? "" : ", ", model.name);
   }
-  throw UnsupportedError(
-      base::text(file.path().string(), ": tokenizer model '", *name, "' is not supported; supported are: ", supported));
+  throw UnsupportedError(base::text(file.path().string(), ": tokenizer model '", base::printable(*name),
+                                    "' is not supported; supported are: ", supported));
 }
 
 int byte_of_token_text(std::string_view text) noexcept {

@@ -20,7 +20,7 @@ constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
 void check_length(const GgufFile& file, std::string_view key, std::size_t n_found, std::size_t n_vocab) {
   if (n_found >= n_vocab) return;
   throw FormatError(base::text(file.path().string(), ": key '", key, "': expected one value for each of the ", n_vocab,
-                               " tokens, got ", n_found, "; convert the model again"));
+                               " tokens, got ", n_found, "; re-run the conversion"));
 }
 
 std::vector<float> load_scores(const GgufFile& file, std::size_t n_vocab) {
@@ -40,7 +40,7 @@ std::vector<float> load_scores(const GgufFile& file, std::size_t n_vocab) {
   const auto nan = std::find_if(scores.begin(), scores.end(), [](float score) { return std::isnan(score); });
   if (nan != scores.end()) {
     throw FormatError(base::text(file.path().string(), ": key '", kScoresKey, "': token ", nan - scores.begin(),
-                                 " has the score NaN, expected a number; convert the model again"));
+                                 " has the score NaN, expected a number; re-run the conversion"));
   }
   return scores;
 }
@@ -67,7 +67,7 @@ std::vector<std::string> load_texts(const GgufFile& file) {
     throw FormatError(base::text(file.path().string(), ": key '", kTokensKey,
                                  "': expected the texts of the tokens, got ",
                                  texts == nullptr ? "no such key" : base::text(texts->size(), " entries"),
-                                 "; convert the model again with its tokenizer"));
+                                 "; re-run the conversion with the tokenizer"));
   }
   std::vector<std::string> result = *texts;
   for (std::size_t i = 0; i < result.size(); ++i) {

@@ -56,7 +56,8 @@ bool same_bits(const Logits& a, const Logits& b) {
 }
 
 bool all_finite(const Logits& logits) {
-  return std::ranges::all_of(logits, [](const auto& row) { return std::ranges::all_of(row, [](float x) { return std::isfinite(x); }); });
+  return std::ranges::all_of(
+      logits, [](const auto& row) { return std::ranges::all_of(row, [](float x) { return std::isfinite(x); }); });
 }
 
 ContextOptions with_mode(Sparsity mode, std::vector<float> threshold = {}) {
@@ -68,7 +69,8 @@ ContextOptions with_mode(Sparsity mode, std::vector<float> threshold = {}) {
 }
 
 void check_modes(const tiny::Options& options) {
-  const std::string what = options.architecture + " " + dtype_name(options.type) + (options.transposed_down ? " transposed" : " plain");
+  const std::string what =
+      options.architecture + " " + dtype_name(options.type) + (options.transposed_down ? " transposed" : " plain");
   const tiny::ModelFile file(options);
   const auto model = Model::load(file.path());
   const std::vector<Token> tokens = random_tokens(70, 3);
@@ -80,7 +82,8 @@ void check_modes(const tiny::Options& options) {
   const Logits expected = evaluate(dense, tokens, pieces);
   const bool finite = all_finite(expected);
   if (!finite) pi_test::fail(__FILE__, __LINE__, what + ": logits are not finite");
-  if (!same_bits(expected, evaluate(exact, tokens, pieces))) pi_test::fail(__FILE__, __LINE__, what + ": exact differs from dense");
+  if (!same_bits(expected, evaluate(exact, tokens, pieces)))
+    pi_test::fail(__FILE__, __LINE__, what + ": exact differs from dense");
   if (!same_bits(expected, evaluate(all_active, tokens, pieces))) {
     pi_test::fail(__FILE__, __LINE__, what + ": threshold -inf differs from dense");
   }
@@ -107,7 +110,9 @@ TEST(exact_equals_dense_for_every_architecture) {
   for (const char* architecture : kArchitectures) {
     for (const bool transposed : {true, false}) {
       check_modes({.architecture = architecture, .type = DType::kQ8_0, .transposed_down = transposed});
-      check_modes({.architecture = architecture, .type = DType::kF32, .transposed_down = transposed,
+      check_modes({.architecture = architecture,
+                   .type = DType::kF32,
+                   .transposed_down = transposed,
                    .activation = architecture == std::string("bamboo") ? "drelu" : "fatrelu"});
     }
   }
@@ -211,13 +216,14 @@ TEST(interleaved_sequences_give_the_bits_of_each_alone) {
   Context both(model, options);
   for (int i = 0; i < 20; i += 2) {
     const auto at = static_cast<std::size_t>(i);
-    const std::span<const float> logits =
-        both.forward({{a[at], i, 0, true}, {b[at], i, 1, true}, {b[at + 1], i + 1, 1, true}, {a[at + 1], i + 1, 0, true}});
+    const std::span<const float> logits = both.forward(
+        {{a[at], i, 0, true}, {b[at], i, 1, true}, {b[at + 1], i + 1, 1, true}, {a[at + 1], i + 1, 0, true}});
     const auto row = [&](std::size_t index) {
       return std::vector<float>(logits.begin() + static_cast<std::ptrdiff_t>(index * 256),
                                 logits.begin() + static_cast<std::ptrdiff_t>((index + 1) * 256));
     };
-    CHECK(same_bits({row(0), row(3), row(1), row(2)}, {expected_a[at], expected_a[at + 1], expected_b[at], expected_b[at + 1]}));
+    CHECK(same_bits({row(0), row(3), row(1), row(2)},
+                    {expected_a[at], expected_a[at + 1], expected_b[at], expected_b[at + 1]}));
   }
 }
 
@@ -235,7 +241,8 @@ TEST(copied_sequences_share_and_then_part) {
   context.truncate(200, 0);  // writes into what was a shared block
   context.eval(tail);
   Batch batch;
-  for (std::size_t i = 0; i < tail.size(); ++i) batch.push_back({tail[i], 300 + static_cast<int>(i), 1, i + 1 == tail.size()});
+  for (std::size_t i = 0; i < tail.size(); ++i)
+    batch.push_back({tail[i], 300 + static_cast<int>(i), 1, i + 1 == tail.size()});
   const std::span<const float> logits = context.forward(batch);
   Context reference(model, with_mode(Sparsity::kExact));
   reference.eval(prefix);

@@ -1,5 +1,5 @@
-// The floor: how far two correct instruction sets lie apart on the same file, because they sum in another order. Printed
-// per type; float types must agree to 1e-4 of the spread, and rounding to int8 must not amplify beyond reason.
+// The floor: how far two correct instruction sets lie apart on the same file, because they sum in another order.
+// Printed per type; float types must agree to 1e-4 of the spread, and rounding to int8 must not amplify beyond reason.
 #include "test.h"
 
 #include <algorithm>
@@ -64,7 +64,8 @@ TEST(scalar_against_the_best_isa) {
     const tiny::ModelFile file({.type = type, .n_layers = 6});
     const auto scalar = logits_on("scalar", file, Sparsity::kExact);
     const Distance floor = distance(scalar, logits_on(best, file, Sparsity::kExact), 256);
-    std::printf("floor %-5s scalar/%s: %.2e of the spread, KL %.2e\n", dtype_name(type), best, floor.spread_share, floor.kl);
+    std::printf("floor %-5s scalar/%s: %.2e of the spread, KL %.2e\n", dtype_name(type), best, floor.spread_share,
+                floor.kl);
     const bool is_float = type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
     CHECK(floor.spread_share < (is_float ? 1e-4 : 5e-2));
     // Another mode of the same file is no rounding noise: the measure tells them apart.

@@ -20,7 +20,7 @@ using powerinfer::DType;
 
 struct Options {
   std::string architecture = "llama";
-  DType type = DType::kF32;        // of 2-D tensors
+  DType type = DType::kF32;  // of 2-D tensors
   bool transposed_down = true;
   bool predictors = true;
   std::string activation = "relu";  // "" leaves the key out
@@ -44,14 +44,22 @@ struct ScaleInfo {
 
 inline ScaleInfo scale_info(DType type) {
   switch (type) {
-    case DType::kQ8_0: return {0, 74.0, 0};
-    case DType::kQ4_0: return {0, 4.6, 0};
-    case DType::kQ4_1: return {0, 4.6, 7.5};
-    case DType::kQ5_0: return {0, 9.2, 0};
-    case DType::kQ4_K: return {0, 230.0, 7.5};
-    case DType::kQ5_K: return {0, 470.0, 15.5};
-    case DType::kQ6_K: return {208, 1370.0, 0};
-    default: return {0, 1, 0};
+    case DType::kQ8_0:
+      return {0, 74.0, 0};
+    case DType::kQ4_0:
+      return {0, 4.6, 0};
+    case DType::kQ4_1:
+      return {0, 4.6, 7.5};
+    case DType::kQ5_0:
+      return {0, 9.2, 0};
+    case DType::kQ4_K:
+      return {0, 230.0, 7.5};
+    case DType::kQ5_K:
+      return {0, 470.0, 15.5};
+    case DType::kQ6_K:
+      return {208, 1370.0, 0};
+    default:
+      return {0, 1, 0};
   }
 }
 

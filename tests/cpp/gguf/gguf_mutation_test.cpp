@@ -62,7 +62,8 @@ TEST(mutants_open_or_give_a_typed_error) {
     } catch (const std::exception& error) {
       pi_test::fail(__FILE__, __LINE__, "seed " + std::to_string(seed) + ": " + error.what());
     }
-    slowest_ms = std::max(slowest_ms, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    slowest_ms = std::max(slowest_ms,
+                          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
     std::filesystem::remove(mutant);
   }
   std::cout << kMutants << " mutants: " << n_opened << " opened, " << n_format << " FormatError, " << n_unsupported

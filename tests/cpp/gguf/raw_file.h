@@ -48,7 +48,8 @@ struct RawFile {
   std::string data;
 
   std::string header() const {
-    std::string out = magic + version + u64(n_tensors.value_or(tensors.size())) + u64(n_entries.value_or(entries.size()));
+    std::string out =
+        magic + version + u64(n_tensors.value_or(tensors.size())) + u64(n_entries.value_or(entries.size()));
     for (const RawEntry& entry : entries) out += entry.key + entry.value;
     for (const RawTensor& t : tensors) out += t.name + t.n_dims + t.shape + t.type + t.offset;
     return out;

@@ -52,8 +52,9 @@ def write_llama(model: Any, path: Path, *, transposed: bool) -> Path:
     config, state = model.config, _arrays(model)
     head_dim = config.head_dim
     rope = dict(config.rope_parameters)
-    keys = _common_keys("llama", config, config.intermediate_size, config.num_key_value_heads,
-                        config.max_position_embeddings)
+    keys = _common_keys(
+        "llama", config, config.intermediate_size, config.num_key_value_heads, config.max_position_embeddings
+    )
     keys |= {
         "llama.attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
         "llama.attention.key_length": head_dim,
@@ -62,16 +63,27 @@ def write_llama(model: Any, path: Path, *, transposed: bool) -> Path:
         "llama.rope.freq_base": float(rope["rope_theta"]),
         "llama.hidden_activation": config.hidden_act,
     }
-    tensors = {"token_embd.weight": state["model.embed_tokens.weight"], "output_norm.weight": state["model.norm.weight"]}
+    tensors = {
+        "token_embd.weight": state["model.embed_tokens.weight"],
+        "output_norm.weight": state["model.norm.weight"],
+    }
     if rope.get("rope_type") == "linear":
         keys |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float(rope["factor"])}
     if rope.get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(rope, rope["rope_theta"], head_dim)
     if not config.tie_word_embeddings:
         tensors["output.weight"] = state["lm_head.weight"]
-    names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-             "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-             "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+    names = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for layer in range(config.num_hidden_layers):
         for theirs, ours in names.items():
@@ -96,17 +108,24 @@ def write_falcon(model: Any, path: Path, *, transposed: bool) -> Path:
     n_kv = config.num_kv_heads if new else (1 if config.multi_query else n_heads)
     head_dim = config.hidden_size // n_heads
     keys = _common_keys("falcon", config, config.ffn_hidden_size, n_kv, 2048)
-    keys |= {"falcon.attention.layer_norm_epsilon": float(config.layer_norm_epsilon),
-             "falcon.hidden_activation": config.activation}
-    tensors = {"token_embd.weight": state["transformer.word_embeddings.weight"],
-               "output_norm.weight": state["transformer.ln_f.weight"],
-               "output_norm.bias": state["transformer.ln_f.bias"]}
+    keys |= {
+        "falcon.attention.layer_norm_epsilon": float(config.layer_norm_epsilon),
+        "falcon.hidden_activation": config.activation,
+    }
+    tensors = {
+        "token_embd.weight": state["transformer.word_embeddings.weight"],
+        "output_norm.weight": state["transformer.ln_f.weight"],
+        "output_norm.bias": state["transformer.ln_f.bias"],
+    }
     if not config.tie_word_embeddings:
         tensors["output.weight"] = state["lm_head.weight"]
     for layer in range(config.num_hidden_layers):
         prefix, blk = f"transformer.h.{layer}.", f"blk.{layer}."
-        norms = ({"ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"} if f"{prefix}ln_attn.weight" in state
-                 else {"input_layernorm": "attn_norm"})
+        norms = (
+            {"ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"}
+            if f"{prefix}ln_attn.weight" in state
+            else {"input_layernorm": "attn_norm"}
+        )
         for theirs, ours in norms.items():
             tensors |= {f"{blk}{ours}.{part}": state[f"{prefix}{theirs}.{part}"] for part in ("weight", "bias")}
         fused = state[f"{prefix}self_attention.query_key_value.weight"]
@@ -126,13 +145,22 @@ def write_opt(model: Any, path: Path, *, transposed: bool) -> Path:
     keys = _common_keys("opt", config, config.ffn_dim, config.num_attention_heads, config.max_position_embeddings)
     keys["opt.hidden_activation"] = config.activation_function
     decoder = "model.decoder."
-    tensors = {"token_embd.weight": state[decoder + "embed_tokens.weight"],
-               "position_embd.weight": state[decoder + "embed_positions.weight"],
-               "output_norm.weight": state[decoder + "final_layer_norm.weight"],
-               "output_norm.bias": state[decoder + "final_layer_norm.bias"]}
-    names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-             "self_attn.out_proj": "attn_output", "fc1": "ffn_up", "fc2": "ffn_down",
-             "self_attn_layer_norm": "attn_norm", "final_layer_norm": "ffn_norm"}
+    tensors = {
+        "token_embd.weight": state[decoder + "embed_tokens.weight"],
+        "position_embd.weight": state[decoder + "embed_positions.weight"],
+        "output_norm.weight": state[decoder + "final_layer_norm.weight"],
+        "output_norm.bias": state[decoder + "final_layer_norm.bias"],
+    }
+    names = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.out_proj": "attn_output",
+        "fc1": "ffn_up",
+        "fc2": "ffn_down",
+        "self_attn_layer_norm": "attn_norm",
+        "final_layer_norm": "ffn_norm",
+    }
     for layer in range(config.num_hidden_layers):
         for theirs, ours in names.items():
             for part in ("weight", "bias"):

@@ -112,7 +112,9 @@ def _add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         "i4": types.INT32, "u8": types.UINT64, "i8": types.INT64, "f4": types.FLOAT32, "f8": types.FLOAT64,
         "b1": types.BOOL,
     }  # fmt: skip
-    if isinstance(value, bool):
+    if isinstance(value, np.generic):  # first: numpy's float64 is a Python float too
+        writer.add_key_value(key, value.item(), kinds[value.dtype.str[1:]])
+    elif isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):
         writer.add_uint32(key, value)
@@ -120,8 +122,6 @@ def _add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_float32(key, value)
     elif isinstance(value, str):
         writer.add_string(key, value)
-    elif isinstance(value, np.generic):
-        writer.add_key_value(key, value.item(), kinds[value.dtype.str[1:]])
     elif isinstance(value, np.ndarray):
         writer.add_key_value(key, value.tolist(), types.ARRAY, sub_type=kinds[value.dtype.str[1:]])
     else:

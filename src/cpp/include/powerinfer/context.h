@@ -19,14 +19,14 @@ struct ContextAccess;
 enum class KvType { kF16, kF32 };
 
 struct ContextOptions {
-  int n_ctx = 0;                       ///< positions per sequence; 0 = min(trained length, 4096)
-  int n_seqs = 1;                      ///< sequences held at once
-  int n_batch = 512;                   ///< tokens computed per pass
+  int n_ctx = 0;      ///< positions per sequence; 0 = min(trained length, 4096)
+  int n_seqs = 1;     ///< sequences held at once
+  int n_batch = 512;  ///< tokens computed per pass
   KvType kv_type = KvType::kF16;
-  std::optional<Sparsity> sparsity;    ///< default: the model's
-  std::vector<float> threshold;        ///< default: the model's; one value or one per layer
-  int n_threads = 0;                   ///< single-token passes; 0 = the model's default
-  int n_threads_batch = 0;             ///< larger passes; 0 = n_threads
+  std::optional<Sparsity> sparsity = {};  ///< default: the model's
+  std::vector<float> threshold = {};      ///< default: the model's; one value or one per layer
+  int n_threads = 0;                      ///< single-token passes; 0 = the model's default
+  int n_threads_batch = 0;                ///< larger passes; 0 = n_threads
 };
 
 struct BatchEntry {
@@ -53,8 +53,8 @@ struct TapEvent {
   int unit;  ///< FFN unit within the layer (0 today)
   std::size_t n_rows;
   std::size_t width;
-  const float* data;           ///< [n_rows, width], valid during the call
-  const BatchEntry* entries;   ///< [n_rows] the rows' tokens and positions
+  const float* data;          ///< [n_rows, width], valid during the call
+  const BatchEntry* entries;  ///< [n_rows] the rows' tokens and positions
 };
 
 /// Receives tapped values, on the thread that called forward(), while it runs.
@@ -75,7 +75,7 @@ class MaskSource {
 
 /// Counters since construction or reset_stats().
 struct Stats {
-  std::int64_t n_prompt_tokens = 0;     ///< tokens of passes with more than one token
+  std::int64_t n_prompt_tokens = 0;  ///< tokens of passes with more than one token
   double prompt_seconds = 0;
   std::int64_t n_generated_tokens = 0;  ///< tokens of single-token passes
   double generate_seconds = 0;
@@ -84,7 +84,7 @@ struct Stats {
   double weight_bytes_per_token = 0;      ///< mean bytes of weights touched per single-token pass; 0 if none ran
   int n_threads = 0;
   int n_threads_batch = 0;
-  std::string isa;   ///< kernels in use: "scalar", "avx2", ...
+  std::string isa;  ///< kernels in use: "scalar", "avx2", ...
   Sparsity mode = Sparsity::kDense;
   std::uint64_t kv_bytes = 0;
   std::uint64_t scratch_bytes = 0;

@@ -13,9 +13,9 @@
 namespace powerinfer {
 
 struct GenerateOptions {
-  int max_tokens = -1;            ///< -1: until the end of generation or the context is full
+  int max_tokens = -1;                 ///< -1: until the end of generation or the context is full
   std::vector<std::string> stop = {};  ///< text that ends the generation; never part of the output
-  bool ignore_eos = false;        ///< end-of-generation tokens are never sampled
+  bool ignore_eos = false;             ///< end-of-generation tokens are never sampled
 };
 
 enum class FinishReason {

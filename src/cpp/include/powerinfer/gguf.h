@@ -43,11 +43,10 @@ void dequantize(DType type, const void* data, std::size_t n, float* out);
 /// A metadata value. Integers keep the width they have in the file.
 using GgufScalar = std::variant<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t, std::int32_t,
                                 float, bool, std::string, std::uint64_t, std::int64_t, double>;
-using GgufArray =
-    std::variant<std::vector<std::uint8_t>, std::vector<std::int8_t>, std::vector<std::uint16_t>,
-                 std::vector<std::int16_t>, std::vector<std::uint32_t>, std::vector<std::int32_t>, std::vector<float>,
-                 std::vector<bool>, std::vector<std::string>, std::vector<std::uint64_t>, std::vector<std::int64_t>,
-                 std::vector<double>>;
+using GgufArray = std::variant<std::vector<std::uint8_t>, std::vector<std::int8_t>, std::vector<std::uint16_t>,
+                               std::vector<std::int16_t>, std::vector<std::uint32_t>, std::vector<std::int32_t>,
+                               std::vector<float>, std::vector<bool>, std::vector<std::string>,
+                               std::vector<std::uint64_t>, std::vector<std::int64_t>, std::vector<double>>;
 using GgufValue = std::variant<GgufScalar, GgufArray>;
 
 struct TensorInfo {

@@ -29,10 +29,10 @@ enum class WeightsMode { kAuto, kMmap, kRead };
 
 struct ModelOptions {
   Sparsity sparsity = Sparsity::kAuto;
-  std::vector<float> threshold;  ///< predictor cut: empty = the file's, one value, or one per layer
-  std::string activation;        ///< "" = the file's; e.g. "relu", "fatrelu:0.01"
-  int n_threads = 0;             ///< default of contexts; 0 = physical cores this process may use
-  std::string device = "auto";   ///< "auto" or "cpu"
+  std::vector<float> threshold = {};  ///< predictor cut: empty = the file's, one value, or one per layer
+  std::string activation = {};        ///< "" = the file's; e.g. "relu", "fatrelu:0.01"
+  int n_threads = 0;                  ///< default of contexts; 0 = physical cores this process may use
+  std::string device = "auto";        ///< "auto" or "cpu"
   WeightsMode weights = WeightsMode::kAuto;
 };
 

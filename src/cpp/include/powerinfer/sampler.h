@@ -20,7 +20,7 @@ struct SamplerOptions {
   float repeat_penalty = 1.0F;      ///< 1: off
   float frequency_penalty = 0.0F;
   float presence_penalty = 0.0F;
-  int repeat_last_n = 64;           ///< tokens the penalties look at; -1: all
+  int repeat_last_n = 64;  ///< tokens the penalties look at; -1: all
   std::vector<std::pair<Token, float>> logit_bias = {};
 };
 

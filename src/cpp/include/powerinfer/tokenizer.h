@@ -47,8 +47,8 @@ class Tokenizer {
   std::string piece(Token token, bool special = false) const;
 
   std::int32_t n_vocab() const;
-  const std::string& model() const;          ///< "llama" or "gpt2"
-  const std::string& pre_tokenizer() const;  ///< "default", "gpt-2", ...; "" for "llama"
+  const std::string& model() const;            ///< "llama" or "gpt2"
+  const std::string& pre_tokenizer() const;    ///< "default", "gpt-2", ...; "" for "llama"
   const std::string& text(Token token) const;  ///< the vocabulary's own spelling
   TokenType type(Token token) const;
   float score(Token token) const;
