@@ -1,4 +1,4 @@
-// Writes text with the public C++ API alone: powerinfer_consumer -m MODEL -p PROMPT [-n N] [-t THREADS]
+// Writes text with the public C++ API alone: cpp_consumer -m MODEL -p PROMPT [-n N] [-t THREADS]
 #include <cstdlib>
 #include <iostream>
 #include <string>

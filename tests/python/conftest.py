@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.tiny_model import TinyModel, tiny_model
 
 import powerinfer_py as pi
-
-from .helpers.tiny_model import TinyModel, tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.tiny_model import tiny_model
 
 import powerinfer_py as pi
-
-from .helpers.tiny_model import tiny_model
 
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi <ü>"}]
 CHATML = """{% for message in messages %}

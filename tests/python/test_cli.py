@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.compare import shared_data
+from helpers.tiny_model import TinyModel, tiny_model
 
 import powerinfer_py as pi
-
-from .helpers.compare import shared_data
-from .helpers.tiny_model import TinyModel, tiny_model
 
 COMMAND = [sys.executable, "-m", "powerinfer_py"]
 

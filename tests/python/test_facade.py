@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.tiny_model import TinyModel, tiny_model
 
 import powerinfer_py as pi
-
-from .helpers.tiny_model import TinyModel, tiny_model
 
 TOKENS = [1, 300, 301, 302, 303, 304, 305, 306]
 

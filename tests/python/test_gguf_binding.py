@@ -7,10 +7,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from helpers.tiny_model import DTYPES, encode_tensor, tiny_model
 
 import powerinfer_py as pi
-
-from .helpers.tiny_model import DTYPES, encode_tensor, tiny_model
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "F32"])

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import powerinfer_py
 import pytest
-
 from helpers.compare import mean_kl, shared_data, top1_agreement
+
+import powerinfer_py
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -38,7 +38,8 @@ def tokens(smollm2: Path) -> list[int]:
     """The first tokens of the held-out text."""
     import lzma  # noqa: PLC0415
 
-    text = lzma.open(shared_data("corpus", "heldout.txt.xz"), "rt", encoding="utf-8").read(8000)
+    with lzma.open(shared_data("corpus", "heldout.txt.xz"), "rt", encoding="utf-8") as file:
+        text = file.read(8000)
     return powerinfer_py.Tokenizer(smollm2).encode(text)[:N_TOKENS]
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import powerinfer_py
 import pytest
-
 from helpers.compare import cosine, shared_data
+
+import powerinfer_py
 
 BAR = 0.9999  # cosine over all values
 NAMES = ["llama", "falcon7b"]

@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-import powerinfer_py  # noqa: E402
-
 from helpers.compare import spread_error  # noqa: E402
 from helpers.hf_to_gguf import write_falcon, write_llama, write_opt  # noqa: E402
+
+import powerinfer_py  # noqa: E402
 
 N_TOKENS = 80
 TOLERANCE = 1e-4  # of the spread of the witness's logits

@@ -6,10 +6,10 @@ import struct
 from pathlib import Path
 
 import numpy as np
-import powerinfer_py
-
 from helpers.compare import shared_data
 from helpers.tiny_model import write_gguf
+
+import powerinfer_py
 
 
 def read_vocabulary(path: Path, n_vocab: int) -> tuple[list[bytes], list[float]]:

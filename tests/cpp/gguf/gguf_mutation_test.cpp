@@ -1,8 +1,8 @@
 // 2,000 seeded mutants of a small model file: each opens or gives a typed error, and what opens can be read whole.
 #include <chrono>
 
-#include "../fuzz/mutate.h"
-#include "../fuzz/small_model.h"
+#include "fuzz/mutate.h"
+#include "fuzz/small_model.h"
 #include "gguf/temp_folder.h"
 #include "powerinfer/error.h"
 #include "powerinfer/gguf.h"
