@@ -40,6 +40,7 @@ DENSITY_RAMP = (0.05, 0.60)
 # The sparsity penalty is steered by a PI controller on the ratio of the density to the wanted one.
 CONTROL_POWER = 4.0
 CONTROL_GAIN = 0.02  # per step, of the logarithm of the penalty, at an error of 100 %
+MAX_PENALTY = (0.04, 0.15)  # of the integral part, and of what is applied: more would drown the language loss
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic coefficients of Jordan et al., "Muon", 2024
 
 
@@ -166,8 +167,8 @@ class Trainer:
         state = self.progress_state
         wanted = wanted_density(progress)
         ratio = min(2.0, max(0.5, state["density"] / wanted))
-        state["penalty"] = min(1.0, max(1e-4, state["penalty"] * (1 + CONTROL_GAIN * (ratio - 1))))
-        penalty = torch.tensor(state["penalty"] * ratio**CONTROL_POWER)
+        state["penalty"] = min(MAX_PENALTY[0], max(1e-4, state["penalty"] * (1 + CONTROL_GAIN * (ratio - 1))))
+        penalty = torch.tensor(min(MAX_PENALTY[1], state["penalty"] * ratio**CONTROL_POWER))
         keep = dropout.cut(len(windows)) if dropout else None
         loss, cross_entropy, densities = self.compiled_loss(windows, penalty, keep)
         loss.backward()

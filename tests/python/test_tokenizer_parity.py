@@ -89,7 +89,10 @@ class Witness:
         self.n_vocab = self.api.llama_vocab_n_tokens(self.vocab)
 
     def encode(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
-        return list(self.llama.tokenize(text, add_bos=add_special, special=parse_special))
+        buffer = (self.api.llama_token * (3 * len(text) + 8))()  # a byte may become U+FFFD
+        n = self.api.llama_tokenize(self.vocab, text, len(text), buffer, len(buffer), add_special, parse_special)
+        assert n >= 0
+        return buffer[:n]
 
     def ends_generation(self, token: int) -> bool:
         return bool(self.api.llama_vocab_is_eog(self.vocab, token))

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/cgroup_posix.h"
+#include "base/cgroup.h"
 #include "base/text.h"
 
 namespace powerinfer::base {

@@ -2,7 +2,7 @@
 #include <fstream>
 #include <string>
 
-#include "base/cgroup_posix.h"
+#include "base/cgroup.h"
 #include "base/memory.h"
 
 namespace powerinfer::base {

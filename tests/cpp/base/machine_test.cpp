@@ -1,7 +1,7 @@
 // What the process may use: control group limits from made-up trees, and the real machine's figures.
 #include <thread>
 
-#include "base/cgroup_posix.h"
+#include "base/cgroup.h"
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "gguf/temp_folder.h"

@@ -2,9 +2,9 @@
 // time and memory. And files that are well-formed GGUF but no model this build can compute.
 #include <chrono>
 
+#include "engine/tiny_model.h"
 #include "fuzz/mutate.h"
 #include "fuzz/small_model.h"
-#include "engine/tiny_model.h"
 #include "gguf/temp_folder.h"
 #include "powerinfer/context.h"
 #include "powerinfer/error.h"
@@ -31,7 +31,8 @@ void use(const std::filesystem::path& path) {
     options.sparsity = info.mode;
     options.n_threads = 1;
     Context context(model, options);
-    (void)context.eval(std::span(tokens).first(std::min<std::size_t>(tokens.size(), static_cast<std::size_t>(options.n_ctx))));
+    (void)context.eval(
+        std::span(tokens).first(std::min<std::size_t>(tokens.size(), static_cast<std::size_t>(options.n_ctx))));
   }
 }
 
@@ -162,7 +163,8 @@ TEST(extra_keys_are_checked) {
   CHECK_THROWS(Model::load(with("powerinfer.predictor.kind", Changed::text("magic"))), UnsupportedError, "magic");
   CHECK_THROWS(Model::load(with("powerinfer.predictor.kind", GgufArray(std::vector<std::string>{"mlp"}))), FormatError,
                "expected 2 entries");
-  CHECK_THROWS(Model::load(with("powerinfer.predictor.input", Changed::text("nowhere"))), UnsupportedError, "ffn_input");
+  CHECK_THROWS(Model::load(with("powerinfer.predictor.input", Changed::text("nowhere"))), UnsupportedError,
+               "ffn_input");
   CHECK_THROWS(Model::load(with("powerinfer.predictor.threshold", GgufArray(std::vector<float>{0.0F}))), FormatError,
                "expected 2 entries");
   CHECK_THROWS(Model::load(with("powerinfer.sparse_threshold", GgufScalar(std::nanf("")))), FormatError, "NaN");

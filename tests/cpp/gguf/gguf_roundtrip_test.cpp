@@ -274,12 +274,17 @@ TEST(writer_leaves_a_whole_file_or_none) {
   CHECK_THROWS(writer.write(folder / "absent/file.gguf"), InvalidArgument, "cannot create");
   CHECK_THROWS(writer.write(folder.path()), InvalidArgument, "not a regular file");
   writer.write(folder / "file.gguf");
-  const GgufFile before = GgufFile::open(folder / "file.gguf");
   GgufWriter second(GgufWriter::Magic::kGguf);
   second.add("other", scalar(2U));
-  second.write(folder / "file.gguf");
-  CHECK_EQ(GgufFile::open(folder / "file.gguf").find_u32("other").value(), 2U);
-  CHECK_EQ(before.find_u32("key").value(), 1U);  // what was open stays what it was
+  const GgufFile open = GgufFile::open(folder / "file.gguf");
+  try {
+    second.write(folder / "file.gguf");
+    CHECK_EQ(GgufFile::open(folder / "file.gguf").find_u32("other").value(), 2U);
+  } catch (const InvalidArgument& error) {  // Windows does not replace a file that is mapped
+    CHECK(std::string(error.what()).find("cannot replace the file") != std::string::npos);
+    CHECK_EQ(GgufFile::open(folder / "file.gguf").find_u32("key").value(), 1U);
+  }
+  CHECK_EQ(open.find_u32("key").value(), 1U);  // what was open stays what it was
   std::size_t n_files = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path())) ++n_files;
   CHECK_EQ(n_files, std::size_t{1});

@@ -1,4 +1,4 @@
-#include "base/cgroup_posix.h"
+#include "base/cgroup.h"
 
 #include <algorithm>
 #include <fstream>
@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/text.h"
 
 namespace powerinfer::base {
 namespace {
@@ -81,7 +83,7 @@ std::vector<Mount> read_mounts(const fs::path& path) {
     Mount mount;
     left >> skip >> skip >> skip >> mount.root >> mount.mount_point;
     right >> type >> skip >> options;
-    if (type == "cgroup") mount.options = "," + options + ",";
+    if (type == "cgroup") mount.options = text(",", options, ",");
     if (type == "cgroup" || type == "cgroup2") mounts.push_back(std::move(mount));
   }
   return mounts;
@@ -119,7 +121,7 @@ CgroupLimits read_cgroup_limits(const std::filesystem::path& root) {
       const bool same =
           controllers.empty()
               ? mount.options.empty()
-              : mount.options.find("," + controllers.substr(0, controllers.find(',')) + ",") != std::string::npos;
+              : mount.options.find(text(",", controllers.substr(0, controllers.find(',')), ",")) != std::string::npos;
       if (same) add_hierarchy(root, mount, path, limits);
     }
   }

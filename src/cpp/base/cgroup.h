@@ -1,4 +1,5 @@
-// Limits that Linux control groups (v1 and v2) set for this process. Systems without them simply have no limits.
+// Limits that Linux control groups (v1 and v2) set for this process. Portable code over text files; systems without
+// them simply have no limits.
 #pragma once
 
 #include <cstdint>
