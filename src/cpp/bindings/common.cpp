@@ -1,3 +1,4 @@
+// Conversions and the interruptible call of common.h.
 #include "common.h"
 
 #include <chrono>
