@@ -2,8 +2,8 @@
 
     python bench/decode_vs_llama_cpp.py MODEL.gguf --threads 2 --rounds 5 --tokens 128 [--peer-python PYTHON]
 
-Each contender runs in a fresh process per round; loading is excluded; both decode the same random token ids greedily fed
-one by one after a prompt of 16. Prints each round, medians and the ratio with its spread. `--peer-python` names an
+Each contender runs in a fresh process per round; loading is excluded; both decode the same random token ids, fed one by
+one after a prompt of 16. Prints each round, medians and the ratio with its spread. `--peer-python` names an
 interpreter whose llama-cpp-python was built otherwise (e.g. for AVX2 only).
 """
 
@@ -80,7 +80,9 @@ def main(
     for number in range(rounds):
         ours.append(measure(sys.executable, "ours", model, threads, tokens))
         peers.append(measure(peer_python, "peer", model, threads, tokens))
-        print(f"round {number + 1}: ours {ours[-1]:.1f}, llama.cpp {peers[-1]:.1f} tokens/s, {ours[-1] / peers[-1]:.2f}x")
+        print(
+            f"round {number + 1}: ours {ours[-1]:.1f}, llama.cpp {peers[-1]:.1f} tokens/s, {ours[-1] / peers[-1]:.2f}x"
+        )
     ratios = [a / b for a, b in zip(ours, peers, strict=True)]
     print(
         f"medians: ours {statistics.median(ours):.1f}, llama.cpp {statistics.median(peers):.1f} tokens/s; "

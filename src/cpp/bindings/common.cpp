@@ -43,7 +43,10 @@ void run_interruptible(Context& context, const std::function<void()>& work) {
     lock.unlock();
     worker.join();
   }
-  if (interrupt) throw py::error_already_set(std::move(*interrupt));
+  if (interrupt) {
+    context.clear_cancel();  // the work may have ended before it looked
+    throw py::error_already_set(std::move(*interrupt));
+  }
   if (error) std::rethrow_exception(error);
 }
 

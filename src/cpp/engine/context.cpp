@@ -265,6 +265,7 @@ void Context::copy_sequence(int from, int to) {
 }
 
 void Context::cancel() noexcept { impl_->cancelled.store(true); }
+void Context::clear_cancel() noexcept { impl_->cancelled.store(false); }
 
 const std::shared_ptr<const Model>& Context::model() const { return impl_->model; }
 int Context::n_ctx() const { return impl_->options.n_ctx; }

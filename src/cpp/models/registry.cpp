@@ -41,6 +41,13 @@ void check_version(const GgufFile& file) {
   }
 }
 
+void check_neuron_order(const GgufFile& file) {
+  const std::string* order = file.find_string("powerinfer.neuron_order");
+  if (order == nullptr || *order == "original" || *order == "activation") return;
+  throw UnsupportedError(base::text(file.path().string(), ": powerinfer.neuron_order '", base::printable(*order),
+                                    "' is unknown; supported: original, activation"));
+}
+
 bool has_sparse_tensors(const GgufFile& file) {
   return std::ranges::any_of(file.tensors(), [](const TensorInfo& info) {
     return info.name.ends_with(".ffn_down_t.weight") || info.name.ends_with(".fc1.weight");
@@ -107,6 +114,7 @@ LoadedModel load_model(TensorSource& source, const LoadOptions& options) {
   const GgufFile& file = source.file();
   const Architecture& architecture = find_architecture(file);
   check_version(file);
+  check_neuron_order(file);
   LoadedModel model;
   model.hp = read_hyperparameters(file, architecture.name);
   resolve_activation(file, architecture, options, model);

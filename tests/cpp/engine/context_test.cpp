@@ -126,6 +126,9 @@ TEST(cancel_from_another_thread_leaves_whole_passes) {
   context.cancel();
   CHECK_THROWS(context.eval(some_tokens(1)), CancelledError, "cancelled");
   context.cancel();
+  context.clear_cancel();
+  context.eval(some_tokens(1));
+  context.cancel();
   context.reset();
   context.eval(some_tokens(1));
   CHECK_EQ(context.n_past(), 1);

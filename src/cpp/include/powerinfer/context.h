@@ -120,6 +120,8 @@ class Context {
   /// Ends a running forward() with CancelledError at the next layer; if none runs, the next one, unless reset() comes
   /// first. Any thread.
   void cancel() noexcept;
+  /// Takes back a cancel() that has not ended anything yet.
+  void clear_cancel() noexcept;
 
   const std::shared_ptr<const Model>& model() const;
   int n_ctx() const;
