@@ -19,7 +19,7 @@ PredictorInput read_predictor_input(const GgufFile& file, PredictorInput fallbac
   if (*name == "residual") return PredictorInput::kResidual;
   if (*name == "layer_input") return PredictorInput::kLayerInput;
   if (*name == "ffn_input") return PredictorInput::kFfnInput;
-  throw UnsupportedError(base::text(file.path().string(), ": powerinfer.predictor.input '", *name,
+  throw UnsupportedError(base::text(file.path().string(), ": powerinfer.predictor.input '", base::printable(*name),
                                     "' is unknown; supported: residual, layer_input, ffn_input"));
 }
 

@@ -26,19 +26,35 @@ ThreadPool::ThreadPool(int n_threads) {
   try {
     for (int worker = 1; worker < n_threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
   } catch (...) {
-    stop_.store(true);
-    wake_.fetch_add(1);
-    wake_.notify_all();
-    for (std::thread& thread : workers_) thread.join();
+    stop_workers();
     throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop_workers(); }
+
+void ThreadPool::stop_workers() {
   stop_.store(true);
-  wake_.fetch_add(1);
-  wake_.notify_all();
+  wake_parked();
   for (std::thread& thread : workers_) thread.join();
+}
+
+void ThreadPool::wake_parked() {
+  {
+    const std::lock_guard lock(park_mutex_);
+  }  // whoever registered as parked is waiting by now
+  unpark_.notify_all();
+}
+
+void ThreadPool::park(std::uint64_t last_phase) {
+  std::unique_lock lock(park_mutex_);
+  // Both sides order (publish, look for parked) against (register, look for a ticket): no wake-up is lost.
+  n_parked_.fetch_add(1, std::memory_order_seq_cst);
+  unpark_.wait(lock, [&] {
+    return ticket_.load(std::memory_order_seq_cst) >> kPhaseShift != last_phase ||
+           stop_.load(std::memory_order_seq_cst);
+  });
+  n_parked_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void ThreadPool::mark_seen(int worker) {
@@ -65,10 +81,7 @@ void ThreadPool::run_erased(Task task, std::size_t n_chunks, int n_active) {
   const std::uint64_t fair = claiming_ == Claiming::kFair ? kFairBit : 0;
   const std::uint64_t ticket = phase << kPhaseShift | fair | n_chunks;
   ticket_.store(ticket, std::memory_order_seq_cst);
-  if (n_parked_.load(std::memory_order_seq_cst) > 0) {
-    wake_.fetch_add(1, std::memory_order_seq_cst);
-    wake_.notify_all();
-  }
+  if (n_parked_.load(std::memory_order_seq_cst) > 0) wake_parked();
   take_part(ticket, 0);
   for (int round = 0; n_done_.load(std::memory_order_acquire) != n_chunks; ++round) {
     if (round >= spin_rounds_) std::this_thread::yield();
@@ -117,14 +130,7 @@ void ThreadPool::work(int worker) {
       if (ticket >> kPhaseShift != last_phase) break;
       if (stop_.load(std::memory_order_relaxed)) return;
       if (round++ < spin_rounds_) continue;
-      const std::uint32_t wake = wake_.load(std::memory_order_seq_cst);
-      n_parked_.fetch_add(1, std::memory_order_seq_cst);
-      // Both sides order (publish, look for parked) against (register, look for a ticket): no wake-up is lost.
-      if (ticket_.load(std::memory_order_seq_cst) >> kPhaseShift == last_phase &&
-          !stop_.load(std::memory_order_seq_cst)) {
-        wake_.wait(wake, std::memory_order_seq_cst);
-      }
-      n_parked_.fetch_sub(1, std::memory_order_seq_cst);
+      park(last_phase);
       round = 0;
     }
     last_phase = ticket >> kPhaseShift;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -53,6 +55,9 @@ class ThreadPool {
   void work(int worker);
   void take_part(std::uint64_t ticket, int worker);
   void take_own_chunks(std::size_t n_chunks, int worker);
+  void park(std::uint64_t last_phase);
+  void wake_parked();
+  void stop_workers();
   void mark_seen(int worker);
 
   // The ticket packs (phase number, fair bit, chunks left). A claim is a compare-and-swap on the whole word, so a
@@ -64,7 +69,8 @@ class ThreadPool {
   std::atomic<std::uint32_t> n_chunks_{0};
   std::atomic<int> n_active_{1};
   alignas(64) std::atomic<int> n_parked_{0};
-  std::atomic<std::uint32_t> wake_{0};  // parked workers wait on this; bumped to wake them
+  std::mutex park_mutex_;
+  std::condition_variable unpark_;
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> workers_seen_{0};
   Claiming claiming_ = Claiming::kDynamic;

@@ -3,24 +3,25 @@
 #include "test.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 
 #include "engine/tiny_model.h"
 #include "kernels/dispatch.h"
+#include "kernels/force_isa.h"
 #include "powerinfer/context.h"
 #include "powerinfer/error.h"
 
 using namespace powerinfer;
+using pi_test::force_isa;
 
 namespace {
 
 constexpr int kTokens = 48;
 
 std::vector<float> logits_on(const char* isa, const tiny::ModelFile& file, Sparsity mode) {
-  setenv("POWERINFER_FORCE_ISA", isa, 1);
+  force_isa(isa);
   const auto model = Model::load(file.path());
-  unsetenv("POWERINFER_FORCE_ISA");
+  force_isa("");
   Context context(model, {.kv_type = KvType::kF32, .sparsity = mode, .n_threads = 2});
   CHECK_EQ(context.stats().isa, std::string(isa));
   std::mt19937 random(4);
@@ -76,9 +77,9 @@ TEST(scalar_against_the_best_isa) {
 
 TEST(a_forced_isa_must_exist) {
   const tiny::ModelFile file({});
-  setenv("POWERINFER_FORCE_ISA", "avx9", 1);
+  force_isa("avx9");
   CHECK_THROWS(Model::load(file.path()), InvalidArgument, "avx9");
-  unsetenv("POWERINFER_FORCE_ISA");
+  force_isa("");
 }
 
 TEST_MAIN()

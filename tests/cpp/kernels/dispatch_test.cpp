@@ -1,26 +1,15 @@
 // Which kernel table is chosen.
 #include "kernels/dispatch.h"
 
-#include <cstdlib>
 #include <string>
 
+#include "kernels/force_isa.h"
 #include "powerinfer/error.h"
 #include "test.h"
 
 using namespace powerinfer;
 using namespace powerinfer::kernels;
-
-namespace {
-
-void force(const std::string& name) {
-#ifdef _WIN32
-  _putenv_s("POWERINFER_FORCE_ISA", name.c_str());
-#else
-  setenv("POWERINFER_FORCE_ISA", name.c_str(), 1);
-#endif
-}
-
-}  // namespace
+using pi_test::force_isa;
 
 TEST(scalar_is_always_there_and_first) {
   const auto isas = compiled_isas();
@@ -38,7 +27,7 @@ TEST(names_are_distinct_and_found) {
 }
 
 TEST(the_best_supported_is_the_default) {
-  force("");
+  force_isa("");
   const KernelTable* best = nullptr;
   for (const Isa& isa : compiled_isas()) {
     if (isa.supported()) best = isa.table;
@@ -48,14 +37,14 @@ TEST(the_best_supported_is_the_default) {
 
 TEST(the_variable_forces_one) {
   for (const Isa& isa : compiled_isas()) {
-    force(isa.table->name);
+    force_isa(isa.table->name);
     if (isa.supported()) {
       CHECK(&select_kernels() == isa.table);
     } else {
       CHECK_THROWS(select_kernels(), InvalidArgument, "cannot run");
     }
   }
-  force("");
+  force_isa("");
 }
 
 TEST(tables_are_different_code) {
@@ -69,11 +58,11 @@ TEST(tables_are_different_code) {
 }
 
 TEST(unknown_names_are_refused_with_the_list) {
-  force("sse9");
+  force_isa("sse9");
   CHECK_THROWS(select_kernels(), InvalidArgument, "POWERINFER_FORCE_ISA");
   CHECK_THROWS(select_kernels(), InvalidArgument, "'sse9'");
   CHECK_THROWS(select_kernels(), InvalidArgument, "scalar");
-  force("");
+  force_isa("");
   CHECK_THROWS(kernels_by_name("AVX2"), InvalidArgument, "lower case");
   CHECK_THROWS(kernels_by_name(""), InvalidArgument, "unknown");
 }
