@@ -40,7 +40,7 @@ DENSITY_RAMP = (0.05, 0.60)
 # The sparsity penalty is steered by a PI controller on the ratio of the density to the wanted one.
 CONTROL_POWER = 4.0
 CONTROL_GAIN = 0.02  # per step, of the logarithm of the penalty, at an error of 100 %
-MAX_PENALTY = (0.15, 0.50)  # of the integral part, and of what is applied: more would drown the language loss
+MAX_PENALTY = (0.50, 1.00)  # of the integral part, and of what is applied: more would drown the language loss
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic coefficients of Jordan et al., "Muon", 2024
 
 

@@ -122,6 +122,7 @@ def test_a_sampler_goes_on(model: pi.Model) -> None:
         ([1], {"temperature": float("nan")}),
         ([2**40], {}),
         ([512], {}),
+        ([1], {"logit_bias": {512: 1.0}}),
     ],
 )
 def test_bad_arguments_are_refused_at_once(model: pi.Model, prompt: list[int], options: dict[str, object]) -> None:
@@ -131,9 +132,22 @@ def test_bad_arguments_are_refused_at_once(model: pi.Model, prompt: list[int], o
         assert context.n_past == 0
 
 
-def test_a_bad_bias_is_told_with_the_first_piece(model: pi.Model) -> None:
-    with pi.Context(model, n_ctx=16) as context, pytest.raises(pi.InvalidArgument, match="9999"):
-        next(iter(context.generate([1], logit_bias={9999: 1.0})))
+def test_a_bad_bias_names_the_token(model: pi.Model) -> None:
+    with pi.Context(model, n_ctx=16) as context, pytest.raises(pi.InvalidArgument, match="9999; expected 0 to 511"):
+        context.generate([1], logit_bias={9999: 1.0})
+
+
+def test_a_sampler_error_is_told_again(model: pi.Model) -> None:
+    context = pi.Context(model, n_ctx=16)
+    forbidding = pi.Sampler(logit_bias={token: float("-inf") for token in range(model.n_vocab)})
+    generator = pi._core.Generator(context._handle, forbidding._handle, [1, 2], max_tokens=3)
+    for _ in range(3):
+        with pytest.raises(pi.InvalidArgument, match="no token is left"):
+            next(generator)
+        assert context.n_past == 2
+    context.eval([3])
+    with pytest.raises(pi.StateError, match="meanwhile"):
+        next(generator)
 
 
 def test_using_the_context_meanwhile_is_told(model: pi.Model) -> None:

@@ -60,11 +60,29 @@ struct Pass {
   const std::atomic<bool>* cancelled = nullptr;
   TapSink* const* taps = nullptr;  // [number of TapPoints], null members: nobody listens
   MaskSource* mask_source = nullptr;
+  bool count_bytes = false;  // add to LayerCounters::bytes (single-token passes)
+};
+
+/// A part of a layer's FFN, for a backend that computes some neurons while another computes the rest.
+struct FfnPart {
+  std::size_t layer;  // within the executor's range, counted from the model's first
+  std::size_t n_rows;
+  const float* x;              // [n_rows, d_model] normalised FFN input
+  const std::uint8_t* active;  // [n_rows, d_ff] 1: this part computes the neuron
+  float* y;                    // [n_rows, d_model] += sum over active neurons of h * down row, the bias left out
+  int n_threads = 1;
 };
 
 enum class PassResult { kDone, kCancelled };
 
-/// A plan made ready on a backend, with its buffers. Used by one thread at a time.
+/// Layers [begin, end) of a model. The prologue belongs to layer 0, the epilogue to the last.
+struct LayerRange {
+  std::size_t begin;
+  std::size_t end;
+};
+inline LayerRange all_layers(const ModelPlan& plan) { return {0, plan.layers.size()}; }
+
+/// A range of layers made ready on a backend, with its buffers. Used by one thread at a time.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -72,6 +90,11 @@ class Executor {
   virtual void submit(const Pass& pass) = 0;
   /// Ends when the pass has; kCancelled: stopped between layers. Rethrows what taps and mask sources threw.
   virtual PassResult wait() = 0;
+  /// The residual stream [d_model] of a row: where a range that does not begin with layer 0 reads it before submit(),
+  /// and where one that does not end with the last layer leaves it after wait().
+  virtual std::span<float> residual(std::size_t row) = 0;
+  /// Computes a part of an FFN and adds it to part.y; nothing of a pass is touched.
+  virtual void submit_ffn(const FfnPart& part) = 0;
   virtual std::span<const LayerCounters> counters() const = 0;
   virtual void reset_counters() = 0;
   /// Weight bytes every single-token pass touches outside the FFNs (one embedding row, attention, logits).
@@ -91,7 +114,7 @@ class Backend {
   /// Bytes prepare() would allocate, so that they can be checked first.
   virtual std::uint64_t scratch_bytes(const ModelPlan& plan, const ExecutorLimits& limits) const = 0;
   /// `plan` must outlive the executor.
-  virtual std::unique_ptr<Executor> prepare(const ModelPlan& plan, const ExecutorLimits& limits) = 0;
+  virtual std::unique_ptr<Executor> prepare(const ModelPlan& plan, LayerRange layers, const ExecutorLimits& limits) = 0;
 };
 
 }  // namespace powerinfer::backend

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "base/aligned_buffer.h"
@@ -14,8 +15,10 @@ class MappedFile {
   /// Maps the file. Throws InvalidArgument, naming the path and the reason, when it is not a readable regular file.
   /// The pages are read when touched; a file cut short by others while mapped is the caller's loss.
   static MappedFile map(const std::filesystem::path& path);
-  /// Reads the file into memory aligned to 64 bytes. Throws as map() does, and OutOfMemoryError.
-  static MappedFile read(const std::filesystem::path& path);
+  /// Reads the file, or its first `max_bytes`, into memory aligned to 64 bytes. Throws as map() does, and
+  /// OutOfMemoryError, naming the path, before anything is taken that the system does not have free.
+  static MappedFile read(const std::filesystem::path& path,
+                         std::size_t max_bytes = std::numeric_limits<std::size_t>::max());
 
   MappedFile() noexcept = default;
   MappedFile(MappedFile&& other) noexcept
@@ -37,6 +40,9 @@ class MappedFile {
   std::size_t size() const noexcept { return size_; }
 
  private:
+  /// The buffer of `n_bytes` for a file's contents. Throws as read() does.
+  static AlignedBuffer allocate(const std::filesystem::path& path, std::size_t n_bytes);
+
   void* mapping_ = nullptr;
   std::size_t size_ = 0;
   AlignedBuffer buffer_;  // used when the file was read

@@ -65,11 +65,11 @@ MappedFile MappedFile::map(const std::filesystem::path& path) {
   return file;
 }
 
-MappedFile MappedFile::read(const std::filesystem::path& path) {
+MappedFile MappedFile::read(const std::filesystem::path& path, std::size_t max_bytes) {
   const Descriptor descriptor(path);
   MappedFile file;
-  file.size_ = descriptor.size_of_regular_file(path);
-  file.buffer_ = AlignedBuffer(file.size_);
+  file.size_ = std::min(descriptor.size_of_regular_file(path), max_bytes);
+  file.buffer_ = allocate(path, file.size_);
   constexpr std::size_t kMaxChunk = std::size_t{1} << 30;  // a single read() is limited to 2 GiB
   for (std::size_t done = 0; done < file.size_;) {
     const ssize_t n = ::read(descriptor.get(), file.buffer_.data() + done, std::min(kMaxChunk, file.size_ - done));

@@ -71,11 +71,11 @@ MappedFile MappedFile::map(const std::filesystem::path& path) {
   return file;
 }
 
-MappedFile MappedFile::read(const std::filesystem::path& path) {
+MappedFile MappedFile::read(const std::filesystem::path& path, std::size_t max_bytes) {
   const Handle handle(open_file(path));
   MappedFile file;
-  file.size_ = size_of_regular_file(handle.get(), path);
-  file.buffer_ = AlignedBuffer(file.size_);
+  file.size_ = std::min(size_of_regular_file(handle.get(), path), max_bytes);
+  file.buffer_ = allocate(path, file.size_);
   constexpr std::size_t kMaxChunk = std::size_t{1} << 30;  // a single ReadFile takes a 32-bit count
   for (std::size_t done = 0; done < file.size_;) {
     DWORD n = 0;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <system_error>
 
 #include "base/cpu.h"
 #include "base/log.h"
@@ -96,7 +97,7 @@ struct Context::Impl {
         kv_bytes(engine::KvCache::bytes(plan(), options.kv_type, options.n_seqs, options.n_ctx)) {
     check_memory();
     kv.emplace(plan(), options.kv_type, options.n_seqs, options.n_ctx);
-    executor = model->impl().backend->prepare(plan(), limits);
+    prepare();
     rows.reserve(limits.max_rows);
     outputs.reserve(limits.max_rows);
     batch.reserve(limits.max_rows);
@@ -106,21 +107,30 @@ struct Context::Impl {
 
   const backend::ModelPlan& plan() const { return model->impl().loaded.plan; }
 
+  void prepare() {
+    try {
+      executor = model->impl().backend->prepare(plan(), backend::all_layers(plan()), limits);
+    } catch (const std::system_error& error) {
+      throw OutOfMemoryError(
+          base::text("cannot start ", limits.n_threads, " threads (", error.what(), "); use a smaller n_threads"));
+    }
+  }
+
   void check_memory() const {
-    const std::uint64_t scratch = model->impl().backend->scratch_bytes(plan(), limits);
+    const std::uint64_t scratch = model->impl().backend->scratch_bytes(plan(), limits) +
+                                  static_cast<std::uint64_t>(model->n_vocab()) * sizeof(float);
     const std::uint64_t available = base::available_memory_bytes();
-    constexpr double kMiB = 1024.0 * 1024.0;
+    constexpr std::uint64_t kMiB = 1024 * 1024;
     if (available == 0 || (kv_bytes < available && scratch < available - kv_bytes)) return;  // 0: not told
     throw OutOfMemoryError(base::text("a context of ", options.n_ctx, " tokens and ", options.n_seqs,
-                                      " sequence(s) needs ", std::ceil(static_cast<double>(kv_bytes) / kMiB),
-                                      " MiB for its cache and ", std::ceil(static_cast<double>(scratch) / kMiB),
-                                      " MiB of scratch, ", std::floor(static_cast<double>(available) / kMiB),
+                                      " sequence(s) needs ", kv_bytes / kMiB + 1, " MiB for its cache and ",
+                                      scratch / kMiB + 1, " MiB of scratch, ", available / kMiB,
                                       " MiB are available; use a smaller n_ctx, n_seqs or n_batch"));
   }
 
   void check_batch(const Batch& entries);
   void evaluate(const Batch& entries);
-  void run_pass(std::span<const BatchEntry> entries, float* target);
+  void run_pass(std::span<const BatchEntry> entries, bool is_single, float* target);
   std::span<const float> forward(const Batch& entries);
 
   std::shared_ptr<const Model> model;
@@ -177,7 +187,7 @@ void Context::Impl::check_batch(const Batch& entries) {
   }
 }
 
-void Context::Impl::run_pass(std::span<const BatchEntry> entries, float* target) {
+void Context::Impl::run_pass(std::span<const BatchEntry> entries, bool is_single, float* target) {
   std::ranges::fill(n_new, 0);
   for (const BatchEntry& entry : entries) ++n_new[static_cast<std::size_t>(entry.sequence)];
   for (int sequence = 0; sequence < options.n_seqs; ++sequence) {
@@ -189,16 +199,15 @@ void Context::Impl::run_pass(std::span<const BatchEntry> entries, float* target)
     if (entry.wants_output) outputs.push_back(static_cast<std::uint32_t>(rows.size()));
     rows.push_back({entry, kv->table(entry.sequence)});
   }
-  const bool single = entries.size() == 1;
   const auto start = std::chrono::steady_clock::now();
-  executor->submit({rows, outputs, target, kv->view(), modes, single ? options.n_threads : options.n_threads_batch,
-                    &cancelled, taps.data(), mask_source});
+  executor->submit({rows, outputs, target, kv->view(), modes, is_single ? options.n_threads : options.n_threads_batch,
+                    &cancelled, taps.data(), mask_source, is_single});
   if (executor->wait() == backend::PassResult::kCancelled) {
     cancelled.store(false);
     throw CancelledError("evaluation was cancelled; the context stands at the last finished block");
   }
-  (single ? generate_seconds : prompt_seconds) += seconds_since(start);
-  (single ? n_generated_tokens : n_prompt_tokens) += static_cast<std::int64_t>(entries.size());
+  (is_single ? generate_seconds : prompt_seconds) += seconds_since(start);
+  (is_single ? n_generated_tokens : n_prompt_tokens) += static_cast<std::int64_t>(entries.size());
   for (const BatchEntry& entry : entries) kv->advance(entry.sequence);
 }
 
@@ -217,7 +226,7 @@ std::span<const float> Context::Impl::forward(const Batch& entries) {
   n_outputs = 0;
   for (std::size_t begin = 0; begin < entries.size(); begin += limits.max_rows) {
     const std::size_t n = std::min(limits.max_rows, entries.size() - begin);
-    run_pass({entries.data() + begin, n}, logits.data() + n_outputs * n_vocab);
+    run_pass({entries.data() + begin, n}, entries.size() == 1, logits.data() + n_outputs * n_vocab);
     n_outputs += outputs.size();
   }
   return {logits.data(), n_outputs * n_vocab};

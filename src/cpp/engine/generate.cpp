@@ -74,6 +74,11 @@ struct Generator::Impl {
     if (max_tokens < -1) {
       throw InvalidArgument(text("generate: max_tokens is ", max_tokens, "; expected a count, or -1 for no limit"));
     }
+    for (const auto& [token, bias] : sampler.options().logit_bias) {
+      if (token >= 0 && token < model.n_vocab()) continue;
+      throw InvalidArgument(text("generate: the sampler has a logit bias for token ", token, "; expected 0 to ",
+                                 model.n_vocab() - 1, ", the tokens of this model's vocabulary"));
+    }
     if (!model.has_tokenizer()) return;
     tokenizer.emplace(model.tokenizer());
     decoder.emplace(*tokenizer);
@@ -90,12 +95,26 @@ struct Generator::Impl {
   /// Evaluates what is pending; after an interruption, what is left of it. Returns the last logits [n_vocab].
   std::span<const float> feed() {
     const int done = context.n_past() - n_before;
+    if (!unsampled.empty() && static_cast<std::size_t>(done) == pending.size()) return unsampled;
     if (done < 0 || static_cast<std::size_t>(done) >= pending.size()) {
       throw StateError(text("generate: the context stands at ", context.n_past(), ", not between ", n_before, " and ",
                             n_before + static_cast<int>(pending.size()) - 1,
                             "; it was used otherwise meanwhile, start a new generation"));
     }
     return context.eval(std::span<const Token>(pending).subspan(static_cast<std::size_t>(done)));
+  }
+
+  /// Samples from the logits; keeps them if that fails, since there is nothing left to evaluate for the next call.
+  Sampled sample(std::span<const float> logits) {
+    try {
+      const Sampled sampled = sampler.apply(logits, allowed);
+      sampler.accept(sampled.token);
+      unsampled.clear();
+      return sampled;
+    } catch (...) {
+      if (unsampled.empty()) unsampled.assign(logits.begin(), logits.end());
+      throw;
+    }
   }
 
   Piece finish(Piece piece, FinishReason reason) {
@@ -114,6 +133,7 @@ struct Generator::Impl {
   std::optional<Tokenizer> tokenizer;
   std::optional<StreamDecoder> decoder;
   std::vector<std::uint8_t> allowed;  // [n_vocab]; empty: everything
+  std::vector<float> unsampled;       // [n_vocab], the logits that the sampler failed on; empty: none
   int n_generated = 0;
   bool prompt_accepted = false;
   bool finished = false;
@@ -134,8 +154,7 @@ std::optional<Piece> Generator::next() {
   }
   if (s.max_tokens == 0) return s.finish({}, FinishReason::kLength);
 
-  const Sampled sampled = s.sampler.apply(logits, s.allowed);
-  s.sampler.accept(sampled.token);
+  const Sampled sampled = s.sample(logits);
   Piece piece{.text = {}, .token = sampled.token, .logprob = sampled.logprob};
   s.pending.assign(1, sampled.token);
   s.n_before = s.context.n_past();

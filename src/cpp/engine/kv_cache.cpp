@@ -41,7 +41,7 @@ KvCache::KvCache(const backend::ModelPlan& plan, KvType type, int n_seqs, int n_
   view_.head_bytes = backend::kKvBlock * view_.row_bytes;
   tables_.assign(n_blocks, -1);
   references_.assign(n_blocks, 0);
-  n_past_.assign(static_cast<std::size_t>(n_seqs), 0);
+  n_past_ = std::make_unique<std::atomic<int>[]>(static_cast<std::size_t>(n_seqs));
   free_.reserve(n_blocks);
   for (std::size_t block = n_blocks; block-- > 0;) free_.push_back(static_cast<std::int32_t>(block));
 }
@@ -97,7 +97,7 @@ void KvCache::reserve(int sequence, int n_total) {
 void KvCache::truncate(int sequence, int n) {
   const int n_kept = n == 0 ? 0 : blocks_for(n);
   for (int block = n_kept; block < blocks_per_sequence_; ++block) release(entry(sequence, block));
-  n_past_[static_cast<std::size_t>(sequence)] = n;
+  set_n_past(sequence, n);
 }
 
 void KvCache::copy(int from, int to) {
@@ -114,7 +114,7 @@ void KvCache::copy(int from, int to) {
     entry(to, n_full) = take();
     copy_block(entry(from, n_full), entry(to, n_full));
   }
-  n_past_[static_cast<std::size_t>(to)] = past;
+  set_n_past(to, past);
 }
 
 }  // namespace powerinfer::engine

@@ -43,18 +43,22 @@ std::string mean_text(const std::vector<float>* values) {
 }
 
 std::string skip_note(const ModelImpl& model, Sparsity mode) {
-  const bool transposed = model.ffn(0).unit.transposed_down;
-  const std::string down = transposed ? "their output rows"
-                                      : "blocks of 32 columns of ffn_down without an active neuron (a conversion to "
-                                        "ffn_down_t would skip each inactive neuron's own)";
+  const std::string down =
+      model.all_down_transposed()
+          ? "their output rows"
+          : "blocks of 32 columns of ffn_down without an active neuron (a conversion to ffn_down_t "
+            "would skip each inactive neuron's own)";
+  const bool gated = static_cast<bool>(model.ffn(0).unit.gate);
   switch (mode) {
     case Sparsity::kDense:
       return "computes every neuron";
     case Sparsity::kExact:
-      return model.ffn(0).unit.gate ? "computes every gate, skips up rows of inactive neurons and " + down
-                                    : "computes every up row, skips " + down;
+      return gated ? "computes every gate, skips up rows of inactive neurons and " + down
+                   : "computes every up row, skips " + down;
     case Sparsity::kPredictor:
-      return "skips gate, up and down rows of neurons predicted inactive";
+      return (gated ? "skips gate and up rows of neurons predicted inactive and "
+                    : "skips up rows of neurons predicted inactive and ") +
+             down;
     default:
       return "";
   }
@@ -91,6 +95,13 @@ bool ModelImpl::has_predictors() const {
     if (ffn(layer).unit.predictor) return true;
   }
   return false;
+}
+
+bool ModelImpl::all_down_transposed() const {
+  for (std::size_t layer = 0; layer < loaded.plan.layers.size(); ++layer) {
+    if (!ffn(layer).unit.transposed_down) return false;
+  }
+  return true;
 }
 
 bool ModelImpl::has_true_zeros() const { return ops::has_true_zeros(loaded.activation); }
@@ -223,7 +234,7 @@ std::uint64_t Model::weight_bytes() const {
 
 std::string Model::activation() const { return ops::activation_text(impl_->loaded.activation); }
 std::string Model::activation_source() const { return impl_->loaded.activation_source; }
-bool Model::has_transposed_down() const { return impl_->ffn(0).unit.transposed_down; }
+bool Model::has_transposed_down() const { return impl_->all_down_transposed(); }
 Sparsity Model::default_sparsity() const { return impl_->default_sparsity; }
 
 std::vector<ModeInfo> Model::modes() const {

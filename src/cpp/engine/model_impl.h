@@ -23,9 +23,10 @@ class ModelImpl {
   std::unique_ptr<backend::Backend> backend;
   Sparsity default_sparsity = Sparsity::kDense;
 
-  /// All FFNs of a layer (one today).
+  /// The layer's FFN.
   const backend::FfnOp& ffn(std::size_t layer) const;
   bool has_predictors() const;
+  bool all_down_transposed() const;
   bool has_true_zeros() const;
   /// Resolves kAuto. Throws UnsupportedError when the model cannot do the mode, saying why.
   Sparsity resolve(Sparsity mode) const;

@@ -27,7 +27,8 @@ inline constexpr std::uint64_t kMaxAlignment = 1 << 20;
 inline constexpr std::size_t kMaxKeyBytes = 65535;       // GGUF specification
 inline constexpr std::size_t kMaxTensorNameBytes = 255;  // the specification allows 64; other tools write a little more
 inline constexpr std::uint32_t kMaxDims = 4;
-// Far above any vocabulary; keeps what a hostile (perhaps sparse) file can make us allocate below 1 GiB per array.
+// Over all arrays of a file. Far above any vocabulary; keeps what a hostile (perhaps sparse) file can make us allocate
+// below 1 GiB.
 inline constexpr std::size_t kMaxArrayElements = std::size_t{1} << 24;
 
 /// Type numbers of metadata values in the file.

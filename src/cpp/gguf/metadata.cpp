@@ -28,33 +28,36 @@ std::string parse_scalar<std::string>(Cursor& cursor) {
   return std::string(cursor.string("the value"));
 }
 
-std::size_t parse_length(Cursor& cursor, std::size_t min_bytes) {
+std::size_t parse_length(Cursor& cursor, std::size_t min_bytes, std::size_t& elements_left) {
   const std::size_t n = cursor.count("number of array elements", min_bytes);
-  if (n > kMaxArrayElements) {
-    cursor.fail(base::text("expected an array of at most ", kMaxArrayElements, " elements, got ", n));
+  if (n > elements_left) {
+    cursor.fail(base::text("expected arrays of at most ", kMaxArrayElements, " elements in the whole file, got ", n,
+                           " more after ", kMaxArrayElements - elements_left,
+                           "; the file is damaged or hostile: get it from a source you trust"));
   }
+  elements_left -= n;
   return n;
 }
 
 template <class T>
-std::vector<T> parse_elements(Cursor& cursor) {
-  const std::size_t n = parse_length(cursor, sizeof(T));
+std::vector<T> parse_elements(Cursor& cursor, std::size_t& elements_left) {
+  const std::size_t n = parse_length(cursor, sizeof(T), elements_left);
   std::vector<T> values(n);
   const std::byte* bytes = cursor.take(n * sizeof(T), "the array");
   if (n > 0) std::memcpy(values.data(), bytes, n * sizeof(T));
   return values;
 }
 template <>
-std::vector<bool> parse_elements<bool>(Cursor& cursor) {
-  std::vector<bool> values(parse_length(cursor, 1));
+std::vector<bool> parse_elements<bool>(Cursor& cursor, std::size_t& elements_left) {
+  std::vector<bool> values(parse_length(cursor, 1, elements_left));
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = to_bool(cursor, cursor.number<std::uint8_t>("the array"));
   }
   return values;
 }
 template <>
-std::vector<std::string> parse_elements<std::string>(Cursor& cursor) {
-  std::vector<std::string> values(parse_length(cursor, sizeof(std::uint64_t)));
+std::vector<std::string> parse_elements<std::string>(Cursor& cursor, std::size_t& elements_left) {
+  std::vector<std::string> values(parse_length(cursor, sizeof(std::uint64_t), elements_left));
   for (std::string& value : values) value = cursor.string("the array");
   return values;
 }
@@ -106,11 +109,11 @@ GgufValue with_type(const Cursor& cursor, ValueType type, const Visit& visit) {
 
 }  // namespace
 
-GgufValue parse_value(Cursor& cursor) {
+GgufValue parse_value(Cursor& cursor, std::size_t& elements_left) {
   const ValueType type = parse_type(cursor, "value type");
   if (type == ValueType::kArray) {
     return with_type(cursor, parse_type(cursor, "array element type"), [&]<class T>() -> GgufValue {
-      return GgufArray(std::in_place_type<std::vector<T>>, parse_elements<T>(cursor));
+      return GgufArray(std::in_place_type<std::vector<T>>, parse_elements<T>(cursor, elements_left));
     });
   }
   return with_type(cursor, type,
@@ -118,6 +121,7 @@ GgufValue parse_value(Cursor& cursor) {
 }
 
 void parse_metadata(Cursor& cursor, std::size_t n_entries, ParsedFile& out) {
+  std::size_t elements_left = kMaxArrayElements;
   for (std::size_t i = 0; i < n_entries; ++i) {
     cursor.set_place(base::text("metadata entry ", i + 1, " of ", n_entries));
     const std::string_view key = cursor.string("the key");
@@ -126,7 +130,7 @@ void parse_metadata(Cursor& cursor, std::size_t n_entries, ParsedFile& out) {
                              " bytes, none of them zero): '", base::printable(key), "'"));
     }
     cursor.set_place(base::text("key '", base::printable(key), "'"));
-    out.metadata.emplace_back(key, parse_value(cursor));
+    out.metadata.emplace_back(key, parse_value(cursor, elements_left));
   }
   const auto key_of = [&](std::size_t i) -> std::string_view { return out.metadata[i].first; };
   out.metadata_by_key = NameIndex(n_entries, key_of);

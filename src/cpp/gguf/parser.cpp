@@ -68,14 +68,24 @@ std::uint64_t find_alignment(const ParsedFile& parsed, const Cursor& cursor) {
   return kDefaultAlignment;
 }
 
+void parse_start(Cursor& cursor, ParsedFile& out) {
+  if (cursor.remaining() == 0) cursor.fail("the file is empty: download it again");
+  parse_magic(cursor, out);
+  out.version = parse_version(cursor);
+}
+
 }  // namespace
+
+void check_start(std::span<const std::byte> start, std::string_view file) {
+  Cursor cursor(start, file);
+  ParsedFile ignored;
+  parse_start(cursor, ignored);
+}
 
 ParsedFile parse(std::span<const std::byte> bytes, std::string_view file) {
   Cursor cursor(bytes, file);
-  if (bytes.empty()) cursor.fail("the file is empty: download it again");
   ParsedFile out;
-  parse_magic(cursor, out);
-  out.version = parse_version(cursor);
+  parse_start(cursor, out);
   const std::size_t n_tensors = cursor.count("number of tensors", kMinTensorInfoBytes);
   const std::size_t n_entries = cursor.count("number of metadata entries", kMinEntryBytes);
   parse_metadata(cursor, n_entries, out);

@@ -25,11 +25,19 @@ struct ParsedFile {
   NameIndex tensors_by_name;
 };
 
+// What check_start() looks at: magic and version.
+inline constexpr std::size_t kStartBytes = 8;
+
+/// Refuses what is no GGUF file of a known version by its first kStartBytes bytes (fewer: the whole file). Throws as
+/// parse() does.
+void check_start(std::span<const std::byte> start, std::string_view file);
+
 /// Throws FormatError and UnsupportedError; `file` is how messages call the file.
 ParsedFile parse(std::span<const std::byte> bytes, std::string_view file);
 
 /// The parts of parse(), in the order of the file.
-GgufValue parse_value(Cursor& cursor);
+/// `elements_left`: array elements the file may still have; those of this value are taken off.
+GgufValue parse_value(Cursor& cursor, std::size_t& elements_left);
 void parse_metadata(Cursor& cursor, std::size_t n_entries, ParsedFile& out);
 /// Reads the tensor table, then checks it against the data section that follows and fills in absolute offsets.
 void parse_tensors(Cursor& cursor, std::size_t n_tensors, std::uint64_t file_bytes, ParsedFile& out);

@@ -20,6 +20,11 @@ GgufFile::GgufFile(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 GgufFile GgufFile::open(const std::filesystem::path& path, FileAccess access) {
   auto impl = std::make_shared<Impl>();
   impl->path = path;
+  if (access == FileAccess::kRead) {
+    // Before all of it is read: it may be large, and no model.
+    const base::MappedFile start = base::MappedFile::read(path, gguf::kStartBytes);
+    gguf::check_start({start.data(), start.size()}, path.string());
+  }
   impl->file = access == FileAccess::kMmap ? base::MappedFile::map(path) : base::MappedFile::read(path);
   try {
     impl->parsed = gguf::parse({impl->file.data(), impl->file.size()}, path.string());

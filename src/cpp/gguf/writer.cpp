@@ -51,6 +51,11 @@ void put_value(std::string& out, const GgufValue& value) {
       array);
 }
 
+std::size_t n_array_elements(const GgufValue& value) {
+  const auto* array = std::get_if<GgufArray>(&value);
+  return array == nullptr ? 0 : std::visit([](const auto& elements) { return elements.size(); }, *array);
+}
+
 void check_name(std::string_view what, std::string_view name, std::size_t max_bytes) {
   if (const char* fault = gguf::name_fault(name, max_bytes)) {
     throw InvalidArgument(base::text("GGUF writer: the ", what, " '", base::printable(name), "' ", fault,
@@ -125,6 +130,7 @@ struct GgufWriter::Impl {
   std::vector<PendingTensor> tensors;
   std::set<std::string, std::less<>> names;
   std::uint64_t data_bytes = 0;
+  std::size_t n_array_elements = 0;  // over all entries
 
   std::string header() const {
     std::string out(magic == Magic::kGguf ? gguf::kMagicGguf : gguf::kMagicPowerInfer);
@@ -173,6 +179,13 @@ void GgufWriter::add(std::string key, GgufValue value) {
     throw InvalidArgument(base::text("GGUF writer: key '", key, "': expected the writer's own alignment, u32 ",
                                      impl_->alignment, "; give the alignment to the constructor instead"));
   }
+  const std::size_t n_elements = n_array_elements(value);
+  if (n_elements > gguf::kMaxArrayElements - impl_->n_array_elements) {
+    throw InvalidArgument(base::text("GGUF writer: key '", base::printable(key), "': expected arrays of at most ",
+                                     gguf::kMaxArrayElements, " elements in the whole file, got ", n_elements,
+                                     " more after ", impl_->n_array_elements, "; store them as a tensor instead"));
+  }
+  impl_->n_array_elements += n_elements;
   impl_->keys.insert(key);
   impl_->entries.emplace_back(std::move(key), std::move(value));
 }

@@ -41,11 +41,11 @@ void build_layer(TensorSource& source, const Architecture& architecture, LoadedM
 void build(TensorSource& source, const Architecture& architecture, LoadedModel& model) {
   const float epsilon = read_epsilon(source.file(), "falcon.attention.layer_norm_epsilon", 0.0F);
   const WeightView embedding = load_embedding(source, model);
-  load_rope(source, model);
   model.plan.prologue.ops = {backend::EmbedOp{embedding, {}, 0}};
   for (std::size_t layer = 0; layer < model.hp.n_layers; ++layer) {
     build_layer(source, architecture, model, layer, epsilon);
   }
+  load_rope(source, model);
   build_epilogue(source, model, embedding, backend::NormKind::kLayer, epsilon);
 }
 

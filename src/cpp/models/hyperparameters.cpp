@@ -47,6 +47,30 @@ class Keys {
   std::string prefix_;
 };
 
+// Keys of other variants of these architectures that change the computation: leaving them out would be wrong.
+constexpr const char* kForeignKeys[] = {"attention.scale",         "attention.clamp_kqv",   "logit_scale",
+                                        "embedding_scale",         "residual_scale",        "attention.max_alibi_bias",
+                                        "final_logit_softcapping", "attn_logit_softcapping"};
+constexpr std::size_t kMaxHeadDim = 65536;  // rows of weights are far shorter
+
+void refuse_foreign_keys(const GgufFile& file, const Keys& keys) {
+  for (const char* name : kForeignKeys) {
+    if (file.find(keys.prefix() + name) != nullptr) {
+      throw UnsupportedError(base::text(keys.where(), "key '", keys.prefix(), name,
+                                        "' changes the computation in a way this version does not know"));
+    }
+  }
+  const std::uint32_t window = file.find_u32(keys.prefix() + "attention.sliding_window").value_or(0);
+  if (window > 0 && window < keys.required("context_length")) {
+    throw UnsupportedError(base::text(keys.where(), "attention over a sliding window of ", window,
+                                      " tokens is not supported; only attention over the whole context is"));
+  }
+  if (!file.find_bool(keys.prefix() + "attention.causal").value_or(true)) {
+    throw UnsupportedError(
+        base::text(keys.where(), "'", keys.prefix(), "attention.causal' is false; only causal attention is supported"));
+  }
+}
+
 void refuse_experts(const GgufFile& file, const Keys& keys) {
   if (file.find_u32(keys.prefix() + "expert_count").value_or(0) > 0) {
     throw UnsupportedError(
@@ -74,6 +98,7 @@ Hyperparameters read_hyperparameters(const GgufFile& file, const std::string& ar
   Hyperparameters hp;
   hp.architecture = architecture;
   refuse_experts(file, keys);
+  refuse_foreign_keys(file, keys);
   hp.n_ctx_train = keys.required("context_length");
   hp.d_model = keys.required("embedding_length");
   hp.d_ff = keys.required("feed_forward_length");
@@ -94,17 +119,15 @@ Hyperparameters read_hyperparameters(const GgufFile& file, const std::string& ar
     }
     hp.head_dim = hp.d_model / hp.n_heads;
   }
+  if (hp.head_dim > kMaxHeadDim) {
+    throw FormatError(base::text(keys.where(), "heads of ", hp.head_dim, " values: expected at most ", kMaxHeadDim));
+  }
   const std::size_t value_length = keys.optional("attention.value_length", hp.head_dim);
   if (value_length != hp.head_dim) {
     throw UnsupportedError(base::text(keys.where(), "values of another length than keys (", value_length, " and ",
                                       hp.head_dim, ") are not supported"));
   }
   hp.rope_dim = keys.optional("rope.dimension_count", hp.head_dim);
-  if (hp.rope_dim > hp.head_dim || hp.rope_dim % 2 != 0) {
-    throw FormatError(base::text(keys.where(), "'", keys.prefix(),
-                                 "rope.dimension_count': expected an even number up to ", hp.head_dim, ", got ",
-                                 hp.rope_dim));
-  }
   hp.rope_base = keys.number("rope.freq_base", 10000.0);
   hp.rope_scale = read_rope_scale(file, keys);
   return hp;

@@ -157,6 +157,12 @@ backend::LinearOp load_attention_output(TensorSource& source, const LoadedModel&
 
 void load_rope(TensorSource& source, LoadedModel& model) {
   const Hyperparameters& hp = model.hp;
+  if (hp.rope_dim > hp.head_dim || hp.rope_dim % 2 != 0) {
+    throw FormatError(
+        base::text(source.file().path().string(), ": '", hp.architecture,
+                   ".rope.dimension_count' (without it: the size of a head): expected an even number up to ",
+                   hp.head_dim, ", got ", hp.rope_dim));
+  }
   const std::size_t n_pairs = hp.rope_dim / 2;
   const float* factors = source.optional_vector("rope_freqs.weight", n_pairs);
   model.plan.attention.rope_dim = hp.rope_dim;
@@ -187,8 +193,6 @@ backend::FfnOp load_ffn(TensorSource& source, const Architecture& architecture, 
   unit.up_bias = source.optional_vector(layer_name(layer, "ffn_up.bias"), d_ff);
   load_down(source, model, layer, unit);
   unit.predictor = load_predictor(source, architecture, model, layer);
-  source.ignore(layer_name(layer, "ffn_activation_count"));
-  source.ignore(layer_name(layer, "ffn_neuron_id"));
   model.plan.d_ff_max = std::max(model.plan.d_ff_max, d_ff);
   model.plan.rank_max = std::max(model.plan.rank_max, unit.predictor.fc1.n_rows);
   const Slot z = predictor_slot(unit.predictor.input);

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "models/architecture.h"
+#include "models/side_data.h"
 #include "ops/activation.h"
 #include "powerinfer/error.h"
 
@@ -41,17 +42,20 @@ void check_version(const GgufFile& file) {
   }
 }
 
-void check_neuron_order(const GgufFile& file) {
-  const std::string* order = file.find_string("powerinfer.neuron_order");
-  if (order == nullptr || *order == "original" || *order == "activation") return;
-  throw UnsupportedError(base::text(file.path().string(), ": powerinfer.neuron_order '", base::printable(*order),
-                                    "' is unknown; supported: original, activation"));
-}
-
 bool has_sparse_tensors(const GgufFile& file) {
   return std::ranges::any_of(file.tensors(), [](const TensorInfo& info) {
     return info.name.ends_with(".ffn_down_t.weight") || info.name.ends_with(".fc1.weight");
   });
+}
+
+/// The magic says which engines can read a file, and what an unlabelled one is computed with: it must be true.
+void check_magic(const GgufFile& file) {
+  const bool sparse = has_sparse_tensors(file);
+  if (sparse == file.has_powerinfer_magic()) return;
+  throw FormatError(base::text(file.path().string(),
+                               sparse ? ": magic GGUF but ffn_down_t or predictor tensors, which only PWRI files hold"
+                                      : ": magic PWRI but neither ffn_down_t nor predictor tensors",
+                               "; re-run the conversion"));
 }
 
 void resolve_activation(const GgufFile& file, const Architecture& architecture, const LoadOptions& options,
@@ -79,16 +83,7 @@ void resolve_activation(const GgufFile& file, const Architecture& architecture, 
     }
     model.activation_source = base::text("key '", key, "'");
   } else {
-    const bool sparse = has_sparse_tensors(file);
-    if (sparse != file.has_powerinfer_magic()) {
-      throw FormatError(base::text(where,
-                                   sparse
-                                       ? ": magic GGUF but ffn_down_t or predictor tensors, which only PWRI files hold"
-                                       : ": magic PWRI but neither ffn_down_t nor predictor tensors",
-                                   ", and no '", key,
-                                   "' to tell the activation; re-run the conversion, or name the "
-                                   "activation yourself"));
-    }
+    const bool sparse = file.has_powerinfer_magic();
     model.activation.kind = sparse ? architecture.assumed_sparse : architecture.assumed_plain;
     model.activation_source = sparse ? "assumed: a PWRI file without an activation key is ReLU-activated"
                                      : base::text("assumed: no activation key; what '", architecture.name,
@@ -114,7 +109,7 @@ LoadedModel load_model(TensorSource& source, const LoadOptions& options) {
   const GgufFile& file = source.file();
   const Architecture& architecture = find_architecture(file);
   check_version(file);
-  check_neuron_order(file);
+  check_magic(file);
   LoadedModel model;
   model.hp = read_hyperparameters(file, architecture.name);
   resolve_activation(file, architecture, options, model);
@@ -123,6 +118,7 @@ LoadedModel load_model(TensorSource& source, const LoadOptions& options) {
   model.plan.attention.n_kv_heads = model.hp.n_kv_heads;
   model.plan.attention.head_dim = model.hp.head_dim;
   architecture.build(source, architecture, model);
+  check_side_data(source, model.hp);
   source.require_all_used(architecture.name);
   return model;
 }

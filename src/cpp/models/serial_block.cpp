@@ -32,7 +32,6 @@ void build_gated_rms_decoder(TensorSource& source, const Architecture& architect
   const std::string key = model.hp.architecture + ".attention.layer_norm_rms_epsilon";
   const SerialBlock block{backend::NormKind::kRms, read_epsilon(source.file(), key, 0.0F), true};
   const WeightView embedding = load_embedding(source, model);
-  load_rope(source, model);
   model.plan.prologue.ops = {backend::EmbedOp{embedding, {}, 0}};
   for (std::size_t layer = 0; layer < model.hp.n_layers; ++layer) {
     // Old converters stored each layer's rotary table; it follows from the base.
@@ -40,6 +39,7 @@ void build_gated_rms_decoder(TensorSource& source, const Architecture& architect
     source.ignore(layer_name(layer, "attn_rot_embd.weight"));
     build_serial_layer(source, architecture, model, layer, block);
   }
+  load_rope(source, model);
   build_epilogue(source, model, embedding, block.norm, block.epsilon);
 }
 

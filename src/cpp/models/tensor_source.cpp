@@ -1,5 +1,7 @@
 #include "models/tensor_source.h"
 
+#include <limits>
+
 #include "base/text.h"
 #include "powerinfer/error.h"
 #include "quant/dtype.h"
@@ -42,6 +44,10 @@ WeightView TensorSource::matrix_of_any_rows(const std::string& name, std::size_t
   if (!is_matrix(info) || info.shape[0] != n_cols) {
     throw FormatError(base::text(file_.path().string(), ": tensor '", name, "': expected [", n_cols, ", *], got ",
                                  shape_text(info.shape), "; re-run the conversion"));
+  }
+  if (info.shape[1] > std::numeric_limits<std::int32_t>::max()) {
+    throw FormatError(
+        base::text(file_.path().string(), ": tensor '", name, "': expected less than 2^31 rows, got ", info.shape[1]));
   }
   return {reinterpret_cast<const std::uint8_t*>(file_.data(info)),
           info.type,

@@ -37,10 +37,11 @@ std::uint64_t dense_bytes(const backend::ModelPlan& plan) {
 
 class CpuExecutor final : public backend::Executor {
  public:
-  CpuExecutor(const kernels::KernelTable& kernels, const backend::ModelPlan& plan,
+  CpuExecutor(const kernels::KernelTable& kernels, const backend::ModelPlan& plan, backend::LayerRange layers,
               const backend::ExecutorLimits& limits)
       : kernels_(kernels),
         plan_(plan),
+        layers_(layers),
         space_(plan, limits),
         scratch_bytes_(Workspace::bytes(plan, limits)),
         dense_bytes_(dense_bytes(plan)),
@@ -61,6 +62,22 @@ class CpuExecutor final : public backend::Executor {
     return result_;
   }
 
+  std::span<float> residual(std::size_t row) override {
+    Buffer& buffer = space_.slot(Slot::kResidual);
+    return {buffer.row(row), buffer.width};
+  }
+
+  void submit_ffn(const backend::FfnPart& part) override {
+    const backend::FfnOp& op = ffn_of(part.layer);
+    Buffer& x = space_.slot(op.x);
+    for (std::size_t row = 0; row < part.n_rows; ++row) std::copy_n(part.x + row * x.width, x.width, x.row(row));
+    x.rounded = false;
+    backend::Pass pass;
+    pass.n_threads = part.n_threads;
+    CpuPass cpu{kernels_, pool_, space_, plan_, pass, part.n_rows, part.layer};
+    ffn_part(cpu, op, part.active, part.y);
+  }
+
   std::span<const backend::LayerCounters> counters() const override { return counters_; }
   void reset_counters() override { std::fill(counters_.begin(), counters_.end(), backend::LayerCounters{}); }
   std::uint64_t dense_bytes_per_token() const override { return dense_bytes_; }
@@ -71,13 +88,19 @@ class CpuExecutor final : public backend::Executor {
   backend::PassResult run(const backend::Pass& pass) {
     CpuPass cpu{kernels_, pool_, space_, plan_, pass, pass.rows.size()};
     prepare_rope(cpu);
-    run_ops(cpu, plan_.prologue);
-    for (cpu.layer = 0; cpu.layer < plan_.layers.size(); ++cpu.layer) {
+    if (layers_.begin == 0) run_ops(cpu, plan_.prologue);
+    for (cpu.layer = layers_.begin; cpu.layer < layers_.end; ++cpu.layer) {
       if (pass.cancelled->load(std::memory_order_relaxed)) return backend::PassResult::kCancelled;
       run_ops(cpu, plan_.layers[cpu.layer]);
     }
-    if (!pass.outputs.empty()) run_ops(cpu, plan_.epilogue);
+    if (layers_.end == plan_.layers.size() && !pass.outputs.empty()) run_ops(cpu, plan_.epilogue);
     return backend::PassResult::kDone;
+  }
+
+  const backend::FfnOp& ffn_of(std::size_t layer) const {
+    const auto& ops = plan_.layers[layer].ops;
+    const auto is_ffn = [](const backend::Op& op) { return std::holds_alternative<backend::FfnOp>(op); };
+    return std::get<backend::FfnOp>(*std::find_if(ops.begin(), ops.end(), is_ffn));
   }
 
   void run_ops(CpuPass& cpu, const backend::LayerPlan& layer) {
@@ -133,6 +156,7 @@ class CpuExecutor final : public backend::Executor {
 
   const kernels::KernelTable& kernels_;
   const backend::ModelPlan& plan_;
+  backend::LayerRange layers_;
   Workspace space_;
   std::uint64_t scratch_bytes_;
   std::uint64_t dense_bytes_;
@@ -149,9 +173,9 @@ class CpuBackend final : public backend::Backend {
   std::uint64_t scratch_bytes(const backend::ModelPlan& plan, const backend::ExecutorLimits& limits) const override {
     return Workspace::bytes(plan, limits);
   }
-  std::unique_ptr<backend::Executor> prepare(const backend::ModelPlan& plan,
+  std::unique_ptr<backend::Executor> prepare(const backend::ModelPlan& plan, backend::LayerRange layers,
                                              const backend::ExecutorLimits& limits) override {
-    return std::make_unique<CpuExecutor>(kernels_, plan, limits);
+    return std::make_unique<CpuExecutor>(kernels_, plan, layers, limits);
   }
 
  private:

@@ -41,6 +41,8 @@ void linear(CpuPass& cpu, const backend::LinearOp& op);
 void rope(CpuPass& cpu, const backend::RopeOp& op);
 void attention(CpuPass& cpu);
 void ffn(CpuPass& cpu, const backend::FfnOp& op, backend::LayerCounters& counters);
+/// y [n_rows, d_model] += the neurons marked in `active` [n_rows, d_ff], from the input in op.x; no bias, no counters.
+void ffn_part(CpuPass& cpu, const backend::FfnOp& op, const std::uint8_t* active, float* y);
 void logits(CpuPass& cpu, const backend::LogitsOp& op);
 
 /// Shows the rows of a buffer to a sink, one call per row.

@@ -29,6 +29,7 @@ struct Ffn {
   bool masked;      // space.mask decides
   bool skip_zeros;  // rows of up and down are skipped where h is already zero
   float threshold;
+  const float* down_bias;  // null: none, or not this part's to add
   std::size_t d_ff;
   std::size_t n_chunks;
 
@@ -213,7 +214,7 @@ void compact(const Ffn& f, std::size_t row) noexcept {
 
 void start_output(const Ffn& f, float* y, std::size_t begin, std::size_t n) noexcept {
   // Adding +0 turns a bias of -0 into +0, so that adding a skipped zero would not change it.
-  for (std::size_t i = 0; i < n; ++i) y[i] = f.unit.down_bias == nullptr ? 0.0F : f.unit.down_bias[begin + i] + 0.0F;
+  for (std::size_t i = 0; i < n; ++i) y[i] = f.down_bias == nullptr ? 0.0F : f.down_bias[begin + i] + 0.0F;
 }
 
 /// y = sum over listed neurons of h * down row, split by columns: each column is one chain in neuron order.
@@ -221,7 +222,7 @@ void down_transposed(const Ffn& f, Buffer& out) {
   CpuPass& cpu = f.cpu;
   const WeightView& down = f.unit.down;
   cpu.for_rows([&](std::size_t row, int) noexcept { compact(f, row); });
-  const std::size_t splits = cpu.n_rows == 1 ? static_cast<std::size_t>(cpu.pass.n_threads) * 2 : 1;
+  const std::size_t splits = std::max<std::size_t>(1, static_cast<std::size_t>(cpu.pass.n_threads) * 2 / cpu.n_rows);
   const std::size_t columns = std::max(kMinColumns, (down.n_cols / splits + 63) / 64 * 64);
   const std::size_t n_column_chunks = (down.n_cols + columns - 1) / columns;
   const auto axpy = cpu.of(down.type).axpy;
@@ -268,9 +269,9 @@ double down_plain(const Ffn& f, Buffer& out) {
     const std::size_t n = std::min(kRows, down.n_rows - begin);
     dot({down.row(begin), down.row_bytes, nullptr, n, down.n_cols, cpu.space.h.input(), nullptr, cpu.n_rows, blocks,
          n_visited, out.f32 + begin, 1, out.stride});
-    if (f.unit.down_bias == nullptr) return;
+    if (f.down_bias == nullptr) return;
     for (std::size_t row = 0; row < cpu.n_rows; ++row) {
-      cpu.kernels.add(f.unit.down_bias + begin, n, out.row(row) + begin);
+      cpu.kernels.add(f.down_bias + begin, n, out.row(row) + begin);
     }
   });
   return static_cast<double>(n_visited) / static_cast<double>(n_blocks);
@@ -307,7 +308,7 @@ void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counter
     counters.n_masked += n_all;
     counters.n_predicted += sum.n_predicted;
   }
-  if (f.cpu.n_rows != 1) return;
+  if (!f.cpu.pass.count_bytes) return;
   counters.bytes += sum.n_first * f.first().row_bytes + (f.gated() ? sum.n_up * f.unit.up.row_bytes : 0);
   if (f.predicted) counters.bytes += f.unit.predictor.fc1.n_bytes() + f.unit.predictor.fc2.n_bytes();
   const double listed =
@@ -320,20 +321,53 @@ void show(CpuPass& cpu, TapPoint point, int unit_index, const Buffer& buffer, st
   if (sink != nullptr) show_rows(cpu, *sink, point, unit_index, buffer, width);
 }
 
+/// Chunks of neurons, then the down projection. Returns the share of a plain down projection's blocks visited.
+double run(const Ffn& f, Buffer& out) {
+  round_input(f.cpu, f.x, f.first().type);
+  round_input(f.cpu, f.x, f.unit.up.type);
+  f.cpu.parallel(f.n_chunks, [&](std::size_t chunk, int worker) noexcept {
+    neuron_chunk(f, chunk, f.cpu.space.workers[static_cast<std::size_t>(worker)]);
+  });
+  out.rounded = false;
+  if (!f.unit.transposed_down) return down_plain(f, out);
+  down_transposed(f, out);
+  return 1.0;
+}
+
+/// The predictor's first matrix and its ReLU, from the buffer `z`.
+void predict_hidden(CpuPass& cpu, const backend::Predictor& predictor, Buffer& z) {
+  Buffer& hidden = cpu.space.hidden;
+  const std::size_t rank = predictor.fc1.n_rows;
+  multiply(cpu, z, predictor.fc1, nullptr, hidden.f32, hidden.stride);
+  const backend::Activation relu{backend::ActivationKind::kRelu, 0.0F};
+  cpu.for_rows([&](std::size_t row, int) noexcept { activate(relu, cpu.kernels, rank, hidden.row(row)); });
+  hidden.width = rank;
+  hidden.rounded = false;
+  round_input(cpu, hidden, predictor.fc2.type);
+}
+
+Ffn make_ffn(CpuPass& cpu, const backend::FfnOp& op) {
+  const std::size_t d_ff = op.unit.d_ff;
+  return {.cpu = cpu,
+          .unit = op.unit,
+          .x = cpu.space.slot(op.x),
+          .predicted = false,
+          .masked = false,
+          .skip_zeros = true,
+          .threshold = 0.0F,
+          .down_bias = op.unit.down_bias,
+          .d_ff = d_ff,
+          .n_chunks = (d_ff + kNeuronChunk - 1) / kNeuronChunk};
+}
+
 }  // namespace
 
 void ffn(CpuPass& cpu, const backend::FfnOp& op, backend::LayerCounters& counters) {
   const backend::LayerMode& mode = cpu.pass.modes[cpu.layer];
-  const bool predicted = mode.mode == Sparsity::kPredictor && op.unit.predictor;
-  Ffn f{cpu,
-        op.unit,
-        cpu.space.slot(op.x),
-        predicted,
-        predicted,
-        mode.mode != Sparsity::kDense,
-        mode.threshold,
-        op.unit.d_ff,
-        (op.unit.d_ff + kNeuronChunk - 1) / kNeuronChunk};
+  Ffn f = make_ffn(cpu, op);
+  f.predicted = f.masked = mode.mode == Sparsity::kPredictor && op.unit.predictor;
+  f.skip_zeros = mode.mode != Sparsity::kDense;
+  f.threshold = mode.threshold;
   if (force_masks(f, op.unit_index)) {
     f.masked = true;
     f.skip_zeros = true;
@@ -341,32 +375,21 @@ void ffn(CpuPass& cpu, const backend::FfnOp& op, backend::LayerCounters& counter
       if (cpu.space.forced[row] == 0) std::fill_n(f.mask(row), f.d_ff, std::uint8_t{1});
     }
   }
-  if (predicted) {
-    const WeightView& fc1 = op.unit.predictor.fc1;
-    Buffer& hidden = cpu.space.hidden;
-    multiply(cpu, cpu.space.slot(op.z), fc1, nullptr, hidden.f32, hidden.stride);
-    const backend::Activation relu{backend::ActivationKind::kRelu, 0.0F};
-    cpu.for_rows([&](std::size_t row, int) noexcept { activate(relu, cpu.kernels, fc1.n_rows, hidden.row(row)); });
-    hidden.width = fc1.n_rows;
-    hidden.rounded = false;
-    round_input(cpu, hidden, op.unit.predictor.fc2.type);
-  }
-  round_input(cpu, f.x, f.first().type);
-  round_input(cpu, f.x, op.unit.up.type);
-  cpu.parallel(f.n_chunks, [&](std::size_t chunk, int worker) noexcept {
-    neuron_chunk(f, chunk, cpu.space.workers[static_cast<std::size_t>(worker)]);
-  });
-  Buffer& out = cpu.space.slot(op.out);
-  double down_share = 1.0;
-  if (op.unit.transposed_down) {
-    down_transposed(f, out);
-  } else {
-    down_share = down_plain(f, out);
-  }
-  out.rounded = false;
+  if (f.predicted) predict_hidden(cpu, op.unit.predictor, cpu.space.slot(op.z));
+  const double down_share = run(f, cpu.space.slot(op.out));
   add_counts(f, down_share, counters);
   show(cpu, TapPoint::kGate, op.unit_index, cpu.space.gate, f.d_ff);
   show(cpu, TapPoint::kH, op.unit_index, cpu.space.h, f.d_ff);
+}
+
+void ffn_part(CpuPass& cpu, const backend::FfnOp& op, const std::uint8_t* active, float* y) {
+  Ffn f = make_ffn(cpu, op);
+  f.masked = true;
+  f.down_bias = nullptr;
+  for (std::size_t row = 0; row < cpu.n_rows; ++row) std::copy_n(active + row * f.d_ff, f.d_ff, f.mask(row));
+  Buffer& out = cpu.space.slot(op.out);
+  run(f, out);
+  for (std::size_t row = 0; row < cpu.n_rows; ++row) cpu.kernels.add(out.row(row), out.width, y + row * out.width);
 }
 
 }  // namespace powerinfer::ops

@@ -44,6 +44,14 @@ void ThreadPool::wake_parked() {
     const std::lock_guard lock(park_mutex_);
   }  // whoever registered as parked is waiting by now
   unpark_.notify_all();
+  end_rest_.notify_all();
+}
+
+void ThreadPool::rest(int worker) {
+  std::unique_lock lock(park_mutex_);
+  end_rest_.wait(lock, [&] {
+    return worker < n_active_.load(std::memory_order_relaxed) || stop_.load(std::memory_order_relaxed);
+  });
 }
 
 void ThreadPool::park(std::uint64_t last_phase) {
@@ -75,13 +83,15 @@ void ThreadPool::run_erased(Task task, std::size_t n_chunks, int n_active) {
   function_.store(task.function, std::memory_order_relaxed);
   body_.store(task.body, std::memory_order_relaxed);
   n_chunks_.store(static_cast<std::uint32_t>(n_chunks), std::memory_order_relaxed);
-  n_active_.store(n_active, std::memory_order_relaxed);
+  const bool fair = claiming_ == Claiming::kFair;
+  const int n_wanted = fair ? n_threads() : n_active;
+  const bool grows = n_wanted > n_active_.load(std::memory_order_relaxed);
+  n_active_.store(n_wanted, std::memory_order_relaxed);
   n_done_.store(0, std::memory_order_relaxed);
   const std::uint64_t phase = (ticket_.load(std::memory_order_relaxed) >> kPhaseShift) + 1;
-  const std::uint64_t fair = claiming_ == Claiming::kFair ? kFairBit : 0;
-  const std::uint64_t ticket = phase << kPhaseShift | fair | n_chunks;
+  const std::uint64_t ticket = phase << kPhaseShift | (fair ? kFairBit : 0) | n_chunks;
   ticket_.store(ticket, std::memory_order_seq_cst);
-  if (n_parked_.load(std::memory_order_seq_cst) > 0) wake_parked();
+  if (grows || n_parked_.load(std::memory_order_seq_cst) > 0) wake_parked();
   take_part(ticket, 0);
   for (int round = 0; n_done_.load(std::memory_order_acquire) != n_chunks; ++round) {
     if (round >= spin_rounds_) std::this_thread::yield();
@@ -135,6 +145,7 @@ void ThreadPool::work(int worker) {
     }
     last_phase = ticket >> kPhaseShift;
     take_part(ticket, worker);
+    if (worker >= n_active_.load(std::memory_order_relaxed)) rest(worker);
   }
 }
 

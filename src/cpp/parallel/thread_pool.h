@@ -56,6 +56,7 @@ class ThreadPool {
   void take_part(std::uint64_t ticket, int worker);
   void take_own_chunks(std::size_t n_chunks, int worker);
   void park(std::uint64_t last_phase);
+  void rest(int worker);
   void wake_parked();
   void stop_workers();
   void mark_seen(int worker);
@@ -71,6 +72,7 @@ class ThreadPool {
   alignas(64) std::atomic<int> n_parked_{0};
   std::mutex park_mutex_;
   std::condition_variable unpark_;
+  std::condition_variable end_rest_;  // workers that no phase has used lately
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> workers_seen_{0};
   Claiming claiming_ = Claiming::kDynamic;

@@ -75,8 +75,8 @@ HalfResult run_half(const kernels::KernelTable& kernels, backend::ModelPlan plan
   taps[static_cast<std::size_t>(TapPoint::kResidual)] = &inner;
   taps[static_cast<std::size_t>(TapPoint::kFfnOutput)] = &output;
   const auto backend = ops::make_cpu_backend(kernels);
-  const auto executor = backend->prepare(plan, {kTokens, 2});
-  executor->submit({rows, {}, nullptr, kv, modes, 2, &cancelled, taps.data(), mask});
+  const auto executor = backend->prepare(plan, backend::all_layers(plan), {kTokens, 2});
+  executor->submit({rows, {}, nullptr, kv, modes, 2, &cancelled, taps.data(), mask, false});
   CHECK(executor->wait() == backend::PassResult::kDone);
   return {inner.rows, output.rows};
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <new>
 
+#include "base/memory.h"
 #include "gguf/raw_file.h"
 #include "gguf/temp_folder.h"
 #include "powerinfer/error.h"
@@ -302,6 +303,52 @@ TEST(sparse_file_of_zeros_cannot_ask_for_memory) {
   largest_allocation = 0;
   CHECK_THROWS(GgufFile::open(folder / "sparse.gguf"), FormatError, "at most 16777216 elements");
   CHECK(largest_allocation < 1 << 16);
+}
+
+TEST(arrays_of_a_file_are_limited_together) {
+  const TempFolder folder;
+  const auto array_of_u8 = [](const char* key, std::size_t n) {
+    return RawEntry{text(key), u32(9) + u32(0) + u64(n) + std::string(n, '\1')};
+  };
+  constexpr std::size_t kHalf = std::size_t{1} << 23;
+  RawFile file;
+  file.entries = {array_of_u8("first", kHalf), array_of_u8("second", kHalf)};
+  write_file(folder / "full.gguf", file.header());
+  CHECK_EQ(GgufFile::open(folder / "full.gguf").metadata().size(), std::size_t{2});
+  file.entries.push_back({text("third"), u32(9) + u32(8) + u64(1) + text("x")});
+  write_file(folder / "over.gguf", file.header());
+  CHECK_THROWS(
+      GgufFile::open(folder / "over.gguf"), FormatError,
+      "key 'third': expected arrays of at most 16777216 elements in the whole file, got 1 more after 16777216");
+}
+
+TEST(files_larger_than_memory_are_not_read) {
+  const std::uint64_t available = base::available_memory_bytes();
+  if (available == 0) {
+    std::cout << "skipped: the system does not tell its available memory\n";
+    return;
+  }
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "sparse.gguf";
+  RawFile file = valid_file();
+  for (const bool is_gguf : {true, false}) {
+    file.magic = is_gguf ? "GGUF" : "GGXF";
+    write_file(path, file.bytes());
+    try {
+      std::filesystem::resize_file(path, 2 * available);
+    } catch (const std::filesystem::filesystem_error&) {
+      std::cout << "skipped: no sparse files here\n";
+      return;
+    }
+    if (is_gguf) {
+      const std::string sizes = path.string() + ": reading the file takes " + std::to_string(2 * available);
+      CHECK_THROWS(GgufFile::open(path, FileAccess::kRead), OutOfMemoryError, sizes);
+      CHECK_THROWS(GgufFile::open(path, FileAccess::kRead), OutOfMemoryError, "weights 'mmap'");
+      CHECK_EQ(GgufFile::open(path, FileAccess::kMmap).tensors().size(), std::size_t{3});
+    } else {
+      CHECK_THROWS(GgufFile::open(path, FileAccess::kRead), FormatError, "expected the magic bytes");
+    }
+  }
 }
 
 TEST_MAIN()

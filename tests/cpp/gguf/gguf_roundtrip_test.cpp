@@ -267,6 +267,21 @@ TEST(writer_refuses_what_the_reader_would) {
   CHECK_EQ(file.tensors().size(), std::size_t{1});
 }
 
+TEST(writer_limits_arrays_as_the_reader_does) {
+  constexpr std::size_t kMost = std::size_t{1} << 24;
+  const TempFolder folder;
+  GgufWriter writer(GgufWriter::Magic::kGguf);
+  CHECK_THROWS(writer.add("all", array(std::vector<std::uint8_t>(kMost + 1))), InvalidArgument,
+               "key 'all': expected arrays of at most 16777216 elements in the whole file, got 16777217 more after 0");
+  writer.add("first", array(std::vector<std::uint8_t>(kMost - 2)));
+  CHECK_THROWS(writer.add("second", array(std::vector<std::string>(3))), InvalidArgument, "got 3 more after 16777214");
+  writer.add("second", array(std::vector<std::string>(2)));
+  CHECK_THROWS(writer.add("third", array(std::vector<bool>(1))), InvalidArgument, "got 1 more after 16777216");
+  writer.add("third", array(std::vector<bool>{}));
+  writer.write(folder / "full.gguf");
+  CHECK_EQ(GgufFile::open(folder / "full.gguf").metadata().size(), std::size_t{3});
+}
+
 TEST(writer_leaves_a_whole_file_or_none) {
   const TempFolder folder;
   GgufWriter writer(GgufWriter::Magic::kGguf);

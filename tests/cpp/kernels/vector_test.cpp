@@ -1,4 +1,5 @@
 // Vector kernels on every instruction set against double-precision twins.
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -297,18 +298,60 @@ TEST(quantize_input_half_to_even_and_zero) {
   }
 }
 
-TEST(quantize_input_survives_anything) {
-  // No particular result, but no crash, and nothing outside -127..127, which the dots rely on.
+TEST(quantize_input_marks_what_is_no_number) {
+  // The integers hold anything within -127..127, which the dots rely on.
   for (const auto* table : pi_test::usable_tables()) {
-    for (const float odd : {kNan, -kNan, kInf, -kInf, 1e-45F, 1e-38F, 3.4e38F}) {
-      for (std::size_t place = 0; place < 32; ++place) {
-        std::vector<float> x(32, odd == 1e-45F ? -1e-45F : 1.0F);
-        x[place] = odd;
-        std::vector<std::int8_t> q(32);
+    for (const float odd : {kNan, -kNan, kInf, -kInf}) {
+      for (const float others : {0.0F, -1.0F, 1e-45F, 3e38F, odd}) {
+        for (std::size_t place = 0; place < 64; ++place) {
+          std::vector<float> x(70, 1.0F);
+          std::fill_n(x.begin() + (place < 32 ? 0 : 32), 32, others);
+          x[place] = odd;
+          std::vector<std::int8_t> q(96, -128);
+          float d[3] = {};
+          std::int32_t sum[3] = {};
+          table->quantize_input(x.data(), x.size(), q.data(), d, sum);
+          CHECK(std::isnan(d[place / 32]));
+          CHECK(same_bits(d[1 - place / 32], 1.0F / 127.0F) && same_bits(d[2], 1.0F / 127.0F));
+          for (const std::int8_t value : q) CHECK(value >= -127);
+        }
+        float x[7] = {1, 2, 3, 4, 5, 6, odd};  // in a tail
+        std::int8_t q[32];
         float d = 0;
         std::int32_t sum = 0;
-        table->quantize_input(x.data(), 32, q.data(), &d, &sum);
-        for (const std::int8_t value : q) CHECK(value >= -127);
+        table->quantize_input(x, 7, q, &d, &sum);
+        CHECK(std::isnan(d));
+      }
+    }
+  }
+}
+
+TEST(quantize_input_is_exact_for_every_number) {
+  // Also for signed zeros and maxima so small that 127 / maximum is infinite: those blocks become zeros.
+  std::mt19937 random(26);
+  for (const auto* table : pi_test::usable_tables()) {
+    for (const float largest :
+         {0.0F, 1e-45F, 1e-40F, 1.17549435e-38F, 3e-37F, 3.8e-37F, 1e-30F, 1.0F, 3.40282347e+38F}) {
+      for (const float sign : {1.0F, -1.0F}) {
+        for (std::size_t place = 0; place < 32; ++place) {
+          std::vector<float> x = pi_test::random_floats(32, random);
+          for (float& value : x) value = std::clamp(value, -1.0F, 1.0F) * largest;
+          x[place] = sign * largest;
+          x[(place + 5) % 32] = -0.0F;
+          std::vector<std::int8_t> q(32, 99);
+          float d = 99;
+          std::int32_t sum = 99;
+          table->quantize_input(x.data(), 32, q.data(), &d, &sum);
+          CHECK(same_bits(d, largest / 127.0F));
+          const float inverse = largest == 0.0F ? 0.0F : 127.0F / largest;
+          std::int32_t expected_sum = 0;
+          for (std::size_t i = 0; i < 32; ++i) {
+            const int want = std::isinf(inverse) ? 0 : static_cast<int>(std::nearbyint(x[i] * inverse));
+            CHECK_EQ(static_cast<int>(q[i]), want);
+            expected_sum += want;
+          }
+          CHECK_EQ(sum, expected_sum);
+        }
       }
     }
   }

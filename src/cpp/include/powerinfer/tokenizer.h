@@ -37,7 +37,7 @@ class Tokenizer {
   /// model or an unknown pre-tokenizer (naming it and the supported list).
   static Tokenizer from_gguf(const GgufFile& file);
 
-  /// Token ids of `text` (UTF-8; invalid bytes become U+FFFD as in llama.cpp).
+  /// Token ids of `text` (UTF-8; invalid bytes are treated as llama.cpp does).
   std::vector<Token> encode(std::string_view text, const EncodeOptions& options = {}) const;
   /// Bytes of the tokens, joined as llama.cpp does: control tokens are left out unless `special`. For "llama"
   /// vocabularies with add_space_prefix, the one leading space that encoding added is removed.

@@ -183,13 +183,23 @@ void layer_norm(const float* x, const float* weight, const float* bias, std::siz
   }
 }
 
+/// The rule of DotInput. A NaN or an infinity makes d NaN, so that it reaches every dot with the block; the integers
+/// cannot say it.
 template <class V>
 void quantize_block(const float* x, std::int8_t* q, float* d, std::int32_t* sum) {
+  constexpr float kLargestFloat = 3.40282347e+38F;
   auto largest = V::zero();
-  for (std::size_t k = 0; k < kBlock; k += V::kLanes) largest = V::max(V::abs(V::load(x + k)), largest);
+  auto fault = V::zero();  // 0 times a finite number leaves +0
+  for (std::size_t k = 0; k < kBlock; k += V::kLanes) {
+    const auto value = V::load(x + k);
+    largest = V::max(V::abs(value), largest);
+    fault = V::fma(value, V::zero(), fault);
+  }
   const float top = V::max_of(largest);
-  *d = top / 127.0F;
-  *sum = V::round_to_int8(x, V::broadcast(top == 0.0F ? 0.0F : 127.0F / top), q);
+  *d = top / 127.0F + V::sum(fault);
+  // The inverse of 0, and of numbers so small that they do not count, is infinite: 0 times it would be NaN.
+  const float inverse = 127.0F / top;
+  *sum = V::round_to_int8(x, V::broadcast(inverse <= kLargestFloat ? inverse : 0.0F), q);
 }
 
 template <class V>
