@@ -179,6 +179,109 @@ TEST(extra_keys_are_checked) {
                "vocabulary 1 tokens");
 }
 
+TEST(a_giant_head_is_refused_at_once) {
+  const TempFolder folder;
+  const tiny::ModelFile source({});
+  const auto path = folder / "giant.gguf";
+  const std::uint32_t giant = 0x7FFFFFFE;
+  rewrite(source.path(), path, [](std::string&, GgufValue&) {},
+          {{"llama.attention.key_length", Changed::number(giant)},
+           {"llama.attention.value_length", Changed::number(giant)}});
+  const auto start = std::chrono::steady_clock::now();
+  CHECK_THROWS(Model::load(path), FormatError, "at most 65536");
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));
+}
+
+TEST(keys_that_change_the_computation_are_refused) {
+  const TempFolder folder;
+  const tiny::ModelFile source({});
+  int index = 0;
+  const auto with = [&](const char* key, GgufValue value) {
+    const auto path = folder / ("foreign-" + std::to_string(index++) + ".gguf");
+    rewrite(source.path(), path, [](std::string&, GgufValue&) {}, {{key, std::move(value)}});
+    return path;
+  };
+  for (const char* key : {"llama.attention.scale", "llama.attention.clamp_kqv", "llama.logit_scale",
+                          "llama.attention.max_alibi_bias", "llama.final_logit_softcapping"}) {
+    CHECK_THROWS(Model::load(with(key, GgufScalar(2.0F))), UnsupportedError, key);
+  }
+  CHECK_THROWS(Model::load(with("llama.attention.causal", GgufScalar(false))), UnsupportedError, "causal");
+  CHECK_THROWS(Model::load(with("llama.attention.sliding_window", Changed::number(64))), UnsupportedError, "window");
+  CHECK(Model::load(with("llama.attention.sliding_window", Changed::number(4096))) != nullptr);
+}
+
+TEST(the_magic_must_be_true) {
+  const TempFolder folder;
+  const auto with_magic = [&](const tiny::Options& options, const char* magic) {
+    const tiny::ModelFile source(options);
+    std::string bytes = read_file(source.path());
+    bytes.replace(0, 4, magic);
+    const auto path = folder / (std::string(magic) + ".gguf");
+    write_file(path, bytes);
+    return path;
+  };
+  CHECK_THROWS(Model::load(with_magic({}, "GGUF")), FormatError, "magic GGUF but");
+  CHECK_THROWS(Model::load(with_magic({.transposed_down = false, .predictors = false}, "PWRI")), FormatError,
+               "magic PWRI but");
+}
+
+namespace {
+
+/// A copy of a tiny model with an I32 tensor for each layer, and keys.
+std::filesystem::path with_side_data(const std::filesystem::path& path, const char* tensor, DType type,
+                                     const std::vector<std::int32_t>& values,
+                                     const std::vector<std::pair<std::string, GgufValue>>& keys = {}) {
+  const tiny::ModelFile source({});
+  const GgufFile file = GgufFile::open(source.path());
+  GgufWriter writer(GgufWriter::Magic::kPowerInfer);
+  for (const auto& [key, value] : file.metadata()) writer.add(key, value);
+  for (const auto& [key, value] : keys) writer.add(key, value);
+  for (const TensorInfo& info : file.tensors()) writer.add_tensor(info.name, info.type, info.shape, file.data(info));
+  for (const char* layer : {"blk.0.", "blk.1."}) {
+    if (!values.empty()) writer.add_tensor(std::string(layer) + tensor, type, {values.size()}, values.data());
+  }
+  writer.write(path);
+  return path;
+}
+
+}  // namespace
+
+TEST(side_data_is_checked) {
+  const TempFolder folder;
+  std::vector<std::int32_t> ids(512);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i ^ 1);
+  const std::pair<std::string, GgufValue> reordered = {"powerinfer.neuron_order", Changed::text("activation")};
+  const auto good = with_side_data(folder / "good.gguf", "ffn_neuron_id", DType::kI32, ids, {reordered});
+  CHECK(Model::load(good) != nullptr);
+  CHECK(Model::load(with_side_data(folder / "counts.gguf", "ffn_activation_count", DType::kI32, ids)) != nullptr);
+
+  const auto load_ids = [&](const char* name, std::size_t at, std::int32_t value) {
+    std::vector<std::int32_t> changed = ids;
+    changed[at] = value;
+    return Model::load(with_side_data(folder / name, "ffn_neuron_id", DType::kI32, changed));
+  };
+  CHECK_THROWS(load_ids("twice.gguf", 3, 0), FormatError, "0 twice");
+  CHECK_THROWS(load_ids("negative.gguf", 3, -5), FormatError, "got -5");
+  CHECK_THROWS(load_ids("large.gguf", 3, 512), FormatError, "got 512");
+  const std::vector<std::int32_t> few = {1, 2, 3};
+  CHECK_THROWS(Model::load(with_side_data(folder / "few.gguf", "ffn_activation_count", DType::kI32, few)), FormatError,
+               "ffn_activation_count");
+  CHECK_THROWS(Model::load(with_side_data(folder / "float.gguf", "ffn_activation_count", DType::kF32, ids)),
+               FormatError, "expected I32");
+  CHECK_THROWS(Model::load(with_side_data(folder / "none.gguf", "", DType::kI32, {}, {reordered})), FormatError,
+               "ffn_neuron_id");
+  const auto with_key = [&](const char* key, GgufValue value) {
+    return with_side_data(folder / "key.gguf", "", DType::kI32, {}, {{key, std::move(value)}});
+  };
+  using Floats = std::vector<float>;
+  CHECK_THROWS(Model::load(with_key("powerinfer.predictor.recall", GgufArray(Floats{1.0F}))), FormatError, "2 entries");
+  CHECK_THROWS(Model::load(with_key("powerinfer.predictor.recall", GgufArray(Floats{1.0F, 1.5F}))), FormatError, "1.5");
+  CHECK_THROWS(Model::load(with_key("powerinfer.predictor.density", Changed::text("half"))), FormatError, "density");
+  CHECK_THROWS(Model::load(with_key("powerinfer.threshold.cut", GgufArray(Floats{0.0F, -1.0F}))), FormatError, "cut");
+  CHECK_THROWS(Model::load(with_key("powerinfer.fingerprint", Changed::number(1))), FormatError, "fingerprint");
+  CHECK_THROWS(Model::load(with_key("powerinfer.activation.tokens", Changed::text("many"))), FormatError, "tokens");
+}
+
 TEST(tensors_are_checked) {
   const TempFolder folder;
   const tiny::ModelFile source({});
