@@ -28,7 +28,7 @@ PART_WEIGHTS = {
 # The large part of older books teaches the language early and works against over-fitting; its share of all windows
 # falls from the first value to the second over the training.
 BOOKS_PART = "chilit"
-BOOKS_SHARE = (0.40, 0.08)
+BOOKS_SHARE = (0.40, 0.25)
 
 
 def read_part(corpus: Path, part: str) -> str:

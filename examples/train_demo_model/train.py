@@ -32,7 +32,7 @@ from torch.nn import functional
 TOKENS_PER_STEP = 8192
 WARMUP = 0.02  # share of the time
 FINAL_LR = 0.03  # share of the peak
-LONG_WINDOWS_FROM = 0.80  # share of the time after which windows are n_ctx long instead of 256
+LONG_WINDOWS_FROM = 0.85  # share of the time after which windows are n_ctx long instead of 256
 SHORT_WINDOW = 256
 # The wanted share of active neurons falls linearly from the first to the second value between these shares of the time.
 DENSITY = (0.40, 0.105)
@@ -225,7 +225,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--dropout", type=float, default=0.0, help="on the output of attention and FFN")
+    parser.add_argument("--dropout", type=float, default=0.15, help="on the output of attention and FFN")
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--d-ff", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=6)

@@ -14,7 +14,8 @@ inline constexpr std::size_t kMaxDTypes = 11;
 
 /// Input rows of a dot. Types with int8_input read q, d, sum; the others read f32. Token t starts at t * stride
 /// (f32, q) and t * stride / 32 (d, sum). Rounding rule (batches of any size): d = max|x| / 127, id = 127 / max|x|
-/// (0 where the maximum is 0), q = round half to even of x * id; sum = the block's integer sum.
+/// (0 where that is infinite), q = round half to even of x * id; sum = the block's integer sum. d is NaN if any x is
+/// NaN or infinite, so that a broken model does not compute plausible numbers.
 struct DotInput {
   const float* f32;         // [n_tokens, stride]
   const std::int8_t* q;     // [n_tokens, stride]

@@ -35,7 +35,8 @@ struct Piece {
 class Generator {
  public:
   /// `prompt` is appended to what the context holds; it needs at least one token, whose logits start the generation.
-  /// Throws InvalidArgument on an empty prompt, an empty stop string or max_tokens < -1.
+  /// Throws InvalidArgument on an empty prompt, an empty stop string, max_tokens < -1
+  /// or a logit-bias token outside the vocabulary.
   Generator(Context& context, Sampler& sampler, std::vector<Token> prompt, GenerateOptions options = {});
   ~Generator();
   Generator(Generator&&) noexcept;

@@ -72,7 +72,8 @@ enum class FileAccess { kMmap, kRead };
 /// UnsupportedError (naming file, key or tensor) and never allocates more than the file can justify.
 class GgufFile {
  public:
-  /// Opens and validates. Throws InvalidArgument when the path cannot be read.
+  /// Opens and validates. Throws InvalidArgument when the path cannot be read, OutOfMemoryError
+  /// when FileAccess::kRead would not fit into free memory.
   static GgufFile open(const std::filesystem::path& path, FileAccess access = FileAccess::kMmap);
 
   const std::filesystem::path& path() const;
@@ -117,7 +118,7 @@ class GgufWriter {
   GgufWriter(GgufWriter&&) noexcept;
   GgufWriter& operator=(GgufWriter&&) noexcept;
 
-  /// Adds a key. Throws InvalidArgument on a duplicate.
+  /// Adds a key. Throws InvalidArgument on a duplicate, or on more than 2^24 array elements in all.
   void add(std::string key, GgufValue value);
   /// Adds a tensor whose bytes must stay valid until write(); the size follows from type and shape (GGUF order).
   void add_tensor(std::string name, DType type, std::vector<std::uint64_t> shape, const void* data);

@@ -76,7 +76,7 @@ class Model {
 
   std::string activation() const;         ///< e.g. "relu", "fatrelu:0.01"
   std::string activation_source() const;  ///< why: "file key", "override", "assumed: ..."
-  bool has_transposed_down() const;  ///< every layer has ffn_down_t: an inactive neuron's output row is skipped
+  bool has_transposed_down() const;       ///< every layer has ffn_down_t: an inactive neuron's output row is skipped
   Sparsity default_sparsity() const;      ///< resolved: never kAuto
   std::vector<ModeInfo> modes() const;
   std::vector<LayerInfo> layers() const;
