@@ -16,7 +16,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from corpus import BOS_ID, END_OF_TEXT, HELDOUT, load_tokenizer, read_part
+from corpus import BOS_ID, END_OF_TEXT, HELDOUT, encode, load_tokenizer, read_part
 from evaluate import evaluate_heldout
 from export import fingerprint, parameter_names
 from model import DemoModel, ModelConfig
@@ -137,7 +137,7 @@ def check_tokenization(keys: dict, tokenizer: object, text: str) -> int:
         "\n",
         "\n\n\n",
         "a\n\nb\n",
-        f"x{END_OF_TEXT}y",
+        f"x{END_OF_TEXT}\ny",
         "caf\u00e9 \u4e2d\U0001f600",
         "\t1234",
     ]
@@ -145,10 +145,10 @@ def check_tokenization(keys: dict, tokenizer: object, text: str) -> int:
     odd += ["wow!!!!! ...---"]
     strings = [*odd, *text.splitlines(keepends=True)]
     for string in strings:
-        ours, theirs = llama_cpp_encode(keys, string), tokenizer.encode(string)
+        ours, theirs = llama_cpp_encode(keys, string), encode(tokenizer, string)
         if ours != theirs:
             raise SystemExit(f"tokenization differs on {string!r}: {ours} and {theirs}")
-        if tokenizer.decode(theirs) != string and "\u2581" not in string:
+        if tokenizer.decode(tokenizer.encode(string)) != string and "\u2581" not in string:
             raise SystemExit(f"decoding does not give back {string!r}")
     return len(strings)
 
@@ -208,7 +208,7 @@ def main() -> None:
         raise SystemExit("the fingerprint does not fit the tensors")
     print(f"parameters {sum(t.size for t in file.tensors.values())}, file {args.model.stat().st_size} bytes")
     print(f"tokenization agrees on {check_tokenization(file.keys, tokenizer, heldout)} strings")
-    tokens = tokenizer.encode(heldout)
+    tokens = encode(tokenizer, heldout)
     probe = [BOS_ID, *tokens[:63]]
     with torch.no_grad():
         difference = np.abs(model(torch.tensor([probe]))[0][0].numpy() - numpy_logits(file, probe)).max()

@@ -12,6 +12,9 @@ import sentencepiece as spm
 
 END_OF_TEXT = "<|endoftext|>"
 SEPARATOR = f"\n{END_OF_TEXT}\n"
+# The end-of-text token stands for the separator's line with its line break. Its spelling in the model file differs from
+# the well-known one on purpose: engines make a token of that name a control token, which plain text cannot contain.
+END_OF_TEXT_LINE = f"{END_OF_TEXT}\n"
 HELDOUT = "heldout"
 BOS_ID = 1
 
@@ -70,6 +73,15 @@ def load_tokenizer(path: Path) -> spm.SentencePieceProcessor:
     return spm.SentencePieceProcessor(model_file=str(path))
 
 
+def encode(tokenizer: spm.SentencePieceProcessor, text: str) -> list[int]:
+    """Token ids of a text, as engines find them: the line break after an end-of-text is part of that token."""
+    end_of_text, line_break = (tokenizer.piece_to_id(piece) for piece in (END_OF_TEXT, "\n"))
+    ids = tokenizer.encode(text)
+    return [
+        token for before, token in zip([None, *ids], ids, strict=False) if (before, token) != (end_of_text, line_break)
+    ]
+
+
 def encode_cached(corpus: Path, part: str, tokenizer: spm.SentencePieceProcessor, cache: Path) -> np.ndarray:
     """Token ids of one part as one uint16 array, kept in the folder `cache`."""
     path = cache / f"{part}.npy"
@@ -77,7 +89,7 @@ def encode_cached(corpus: Path, part: str, tokenizer: spm.SentencePieceProcessor
         documents = read_part(corpus, part).split(SEPARATOR)
         # The last document's separator leaves an empty string behind.
         texts = [document + SEPARATOR for document in documents if document]
-        ids = [token for encoded in tokenizer.encode(texts, num_threads=2) for token in encoded]
+        ids = [token for text in texts for token in encode(tokenizer, text)]
         np.save(path, np.array(ids, dtype=np.uint16))
     return np.load(path)
 
@@ -89,10 +101,10 @@ class WindowSampler:
     the start of a document instead, as BOS and then the document: what the model sees when a story begins.
     """
 
-    def __init__(self, streams: dict[str, np.ndarray], separator_ids: list[int], seed: int) -> None:
+    def __init__(self, streams: dict[str, np.ndarray], end_of_text: int, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
         self.streams = [streams[part] for part in (*PART_WEIGHTS, BOOKS_PART)]
-        self.starts = [_document_starts(stream, separator_ids) for stream in self.streams]
+        self.starts = [_document_starts(stream, end_of_text) for stream in self.streams]
         self.weights = np.array(list(PART_WEIGHTS.values())) / sum(PART_WEIGHTS.values())
 
     def draw(self, n_windows: int, n_ctx: int, progress: float, start_share: float = 1 / 3) -> np.ndarray:
@@ -110,8 +122,7 @@ class WindowSampler:
         return windows
 
 
-def _document_starts(stream: np.ndarray, separator_ids: list[int]) -> np.ndarray:
+def _document_starts(stream: np.ndarray, end_of_text: int) -> np.ndarray:
     """Positions at which documents begin."""
-    end_of_text, line_break = separator_ids
-    after = np.flatnonzero((stream[:-1] == end_of_text) & (stream[1:] == line_break)) + 2
+    after = np.flatnonzero(stream == end_of_text) + 1
     return np.concatenate(([0], after[after < len(stream)]))

@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import sentencepiece as spm
 import torch
-from corpus import BOS_ID, END_OF_TEXT, load_tokenizer
+from corpus import BOS_ID, END_OF_TEXT, END_OF_TEXT_LINE, load_tokenizer
 from model import DemoModel, ModelConfig
 
 ARCHITECTURE = "llama"
@@ -126,7 +126,8 @@ def add_tokenizer_keys(writer: gguf.GGUFWriter, tokenizer: spm.SentencePieceProc
     ids = range(tokenizer.vocab_size())
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list([tokenizer.id_to_piece(i) for i in ids])
+    pieces = {END_OF_TEXT: END_OF_TEXT_LINE}
+    writer.add_token_list([pieces.get(tokenizer.id_to_piece(i), tokenizer.id_to_piece(i)) for i in ids])
     writer.add_token_scores([tokenizer.get_score(i) for i in ids])
     writer.add_token_types([token_type(tokenizer, i) for i in ids])
     writer.add_bos_token_id(BOS_ID)

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from corpus import (
     BOOKS_PART,
+    END_OF_TEXT,
     HELDOUT,
     PART_WEIGHTS,
-    SEPARATOR,
     WindowSampler,
     encode_cached,
     load_tokenizer,
@@ -248,7 +248,7 @@ def main() -> None:
         for part in (*PART_WEIGHTS, BOOKS_PART, HELDOUT)
     }
     sampler = WindowSampler(
-        streams, trainer.tokenizer.encode(SEPARATOR)[1:], seed=args.seed + trainer.progress_state["step"]
+        streams, trainer.tokenizer.piece_to_id(END_OF_TEXT), seed=args.seed + trainer.progress_state["step"]
     )
     trainer.run(sampler, streams[HELDOUT].tolist())
 
