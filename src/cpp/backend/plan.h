@@ -2,6 +2,7 @@
 // load, backends execute it. Nothing here knows a kernel or a device.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -130,6 +131,12 @@ using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, AttentionOp, AddOp, C
 
 struct LayerPlan {
   std::vector<Op> ops;
+
+  /// The layer's FFN. Only layers have one, not prologue and epilogue.
+  const FfnOp& ffn() const {
+    const auto is_ffn = [](const Op& op) { return std::holds_alternative<FfnOp>(op); };
+    return std::get<FfnOp>(*std::find_if(ops.begin(), ops.end(), is_ffn));
+  }
 };
 
 struct AttentionShape {

@@ -29,7 +29,7 @@ std::string obstacle(const ModelImpl& model, Sparsity mode) {
     case Sparsity::kPredictor:
       return model.has_predictors() ? "" : "the file holds no predictor (fc1, fc2 tensors)";
     case Sparsity::kThreshold:
-      return "mode 'threshold' needs a calibration that does not exist yet";
+      return "it needs a calibration that does not exist yet";
     default:
       return "";
   }
@@ -83,12 +83,7 @@ void load_tokenizer(ModelImpl& impl) {
 
 }  // namespace
 
-const backend::FfnOp& ModelImpl::ffn(std::size_t layer) const {
-  const auto& ops = loaded.plan.layers[layer].ops;
-  const auto found =
-      std::ranges::find_if(ops, [](const backend::Op& op) { return std::holds_alternative<backend::FfnOp>(op); });
-  return std::get<backend::FfnOp>(*found);
-}
+const backend::FfnOp& ModelImpl::ffn(std::size_t layer) const { return loaded.plan.layers[layer].ffn(); }
 
 bool ModelImpl::has_predictors() const {
   for (std::size_t layer = 0; layer < loaded.plan.layers.size(); ++layer) {

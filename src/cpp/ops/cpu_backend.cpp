@@ -68,7 +68,7 @@ class CpuExecutor final : public backend::Executor {
   }
 
   void submit_ffn(const backend::FfnPart& part) override {
-    const backend::FfnOp& op = ffn_of(part.layer);
+    const backend::FfnOp& op = plan_.layers[part.layer].ffn();
     Buffer& x = space_.slot(op.x);
     for (std::size_t row = 0; row < part.n_rows; ++row) std::copy_n(part.x + row * x.width, x.width, x.row(row));
     x.rounded = false;
@@ -95,12 +95,6 @@ class CpuExecutor final : public backend::Executor {
     }
     if (layers_.end == plan_.layers.size() && !pass.outputs.empty()) run_ops(cpu, plan_.epilogue);
     return backend::PassResult::kDone;
-  }
-
-  const backend::FfnOp& ffn_of(std::size_t layer) const {
-    const auto& ops = plan_.layers[layer].ops;
-    const auto is_ffn = [](const backend::Op& op) { return std::holds_alternative<backend::FfnOp>(op); };
-    return std::get<backend::FfnOp>(*std::find_if(ops.begin(), ops.end(), is_ffn));
   }
 
   void run_ops(CpuPass& cpu, const backend::LayerPlan& layer) {
