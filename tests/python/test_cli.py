@@ -61,7 +61,8 @@ def test_run_writes_text_alone_on_stdout(tiny: TinyModel) -> None:
 def test_run_without_a_model_uses_the_bundled_one(bundled: pi.Model) -> None:
     done = powerinfer("run", "-p", "Once upon a time", "-n", 20, "--temp", 0, "--stats")
     assert done.returncode == 0
-    assert done.stdout.startswith("Once upon a time ")
+    assert done.stdout.startswith("Once upon a time")
+    assert len(done.stdout.split()) > 10
     assert bundled.name in done.stderr
     for part in ("tokens/s", "density", "MB touched", "threads"):
         assert part in done.stderr
