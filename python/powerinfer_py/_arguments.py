@@ -8,19 +8,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import SupportsIndex
 
+import numpy as np
+
 from powerinfer_py._core import InvalidArgument
 
 _INT32_MAX = 2**31 - 1
 
 
-def count(name: str, value: SupportsIndex | None, *, minimum: int = 1) -> int:
-    """`value` as an int from `minimum` to 2**31 - 1; None is 0, which means "default" in C++."""
-    if value is None:
-        return 0
+def count(name: str, value: SupportsIndex, *, minimum: int = 1) -> int:
+    """`value` as an int from `minimum` to 2**31 - 1."""
     number = operator.index(value)
-    if not minimum <= number <= _INT32_MAX:
-        raise InvalidArgument(f"{name} is {number}; expected {minimum} to {_INT32_MAX}")
+    if number < minimum:
+        raise InvalidArgument(f"{name} is {number}; expected {minimum} or more")
+    if number > _INT32_MAX:
+        raise InvalidArgument(f"{name} is {number}; expected at most {_INT32_MAX}")
     return number
+
+
+def optional_count(name: str, value: SupportsIndex | None) -> int:
+    """As count(); None is 0, which means "default" in C++."""
+    return 0 if value is None else count(name, value)
 
 
 def seed_number(value: SupportsIndex | None) -> int | None:
@@ -49,9 +56,10 @@ def thresholds(value: float | Sequence[float] | None) -> list[float] | None:
     """One threshold or one per layer, as a list."""
     if value is None:
         return None
-    if isinstance(value, (int, float)):
-        return [float(value)]
-    result = [float(item) for item in value]
-    if not result:
-        raise InvalidArgument("threshold is an empty list; expected one number, or one per layer")
-    return result
+    try:
+        numbers = None if isinstance(value, (str, bytes)) else np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError):
+        numbers = None
+    if numbers is None or numbers.ndim != 1 or not len(numbers):
+        raise InvalidArgument(f"threshold is {value!r}; expected one number, or one per layer")
+    return [float(number) for number in numbers]

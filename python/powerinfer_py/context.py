@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerinfer_py import _core
-from powerinfer_py._arguments import count, thresholds
+from powerinfer_py._arguments import count, optional_count, thresholds
 from powerinfer_py.model import Model, Sparsity
 from powerinfer_py.sampler import Sampler
 
@@ -103,16 +103,18 @@ class Context:
         n_threads: SupportsIndex | None = None,
         n_threads_batch: SupportsIndex | None = None,
     ) -> None:
+        if not isinstance(model, Model):
+            raise TypeError(f"model: expected a Model, got {type(model).__name__}")
         self._open: _core.Context | None = _core.Context(
             model._handle,
-            n_ctx=count("n_ctx", n_ctx),
+            n_ctx=optional_count("n_ctx", n_ctx),
             n_seqs=count("n_seqs", n_seqs),
             n_batch=count("n_batch", n_batch),
             kv_type=kv_type,
             sparsity=sparsity,
             threshold=thresholds(threshold),
-            n_threads=count("n_threads", n_threads),
-            n_threads_batch=count("n_threads_batch", n_threads_batch),
+            n_threads=optional_count("n_threads", n_threads),
+            n_threads_batch=optional_count("n_threads_batch", n_threads_batch),
         )
         self._tokenizer = model.tokenizer if model.has_tokenizer else None
 
@@ -199,7 +201,7 @@ class Context:
         prompt: str | bytes | Sequence[int],
         *,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         ignore_eos: bool = False,
         special: bool = False,
         sampler: Sampler | None = None,
@@ -247,6 +249,8 @@ class Context:
             "logit_bias": logit_bias,
         }
         given = {name: value for name, value in options.items() if value is not None}
+        if sampler is not None and not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler: expected a Sampler, got {type(sampler).__name__}")
         if sampler is not None and given:
             raise _core.InvalidArgument(
                 f"generate: pass either a sampler or its options, not both ({', '.join(given)})"
@@ -257,7 +261,7 @@ class Context:
             chosen._handle,
             self._prompt_tokens(prompt, special=special),
             max_tokens=-1 if max_tokens is None else count("max_tokens", max_tokens, minimum=0),
-            stop=[stop] if isinstance(stop, str) else list(stop),
+            stop=[stop] if isinstance(stop, str) else list(stop or ()),
             ignore_eos=ignore_eos,
         )
         return (Piece(*piece) for piece in generator)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 from powerinfer_py import _core
-from powerinfer_py._arguments import count, file_path, thresholds
+from powerinfer_py._arguments import file_path, optional_count, thresholds
 from powerinfer_py.chat import render_chat_template
 
 Sparsity = Literal["auto", "dense", "exact", "predictor", "threshold"]
@@ -79,7 +79,7 @@ class Model:
             sparsity=sparsity,
             threshold=thresholds(threshold),
             activation=activation or "",
-            n_threads=count("n_threads", n_threads),
+            n_threads=optional_count("n_threads", n_threads),
             device=device,
             weights=weights,
         )

@@ -187,7 +187,7 @@ def test_a_value_that_looks_like_a_flag_is_a_value(tiny: TinyModel) -> None:
         (["run", "-p", "a", "-c", "-7"], 1, ["n_ctx"]),
         (["run", "-p", "a", "-c", "16000000", "-b", "16000000"], 1, ["MiB"]),
         (["run", "-p", "a", "--activation", "swish"], 1, ["swish", "relu"]),
-        (["run", "-p", "once " * 300, "-c", "32"], 1, ["full", "n_ctx"]),
+        (["run", "-p", "once " * 300, "-c", "32"], 1, ["full", "302 tokens", "raise -c"]),
         (["run", "-f", "/nonexistent/file"], 1, ["/nonexistent/file"]),
         (["bogus"], 2, ["bogus"]),
         (["inspect", "--bogus"], 2, ["--bogus"]),
@@ -367,3 +367,37 @@ def test_a_text_too_short_for_perplexity(tiny: TinyModel, tmp_path: Path) -> Non
     (tmp_path / "t.txt").write_text("once upon", encoding="utf-8")
     done = powerinfer("perplexity", "-m", tiny.path, "-f", tmp_path / "t.txt", "-c", 64)
     assert_one_sentence(done, 1, "too few", "128")
+
+
+def test_a_closed_stdout_is_quiet() -> None:
+    command = f'"{sys.executable}" -m powerinfer_py --version >&-'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_names_from_files_cannot_command_the_terminal(tmp_path: Path) -> None:
+    path = tiny_model(tmp_path / "evil.gguf", "llama", n_ctx=64, metadata={"general.name": "evil\x1b[31m\nname"}).path
+    for arguments in (["inspect", "-m", path], ["run", "-m", path, "-p", "a", "-n", 1]):
+        done = powerinfer(*arguments)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_prompt_longer_than_the_context_is_told_with_both_numbers() -> None:
+    done = powerinfer("run", "-p", "Once upon a time there was", "-c", 3)
+    assert done.returncode == 1
+    assert "the context 3" in done.stderr
+
+
+def test_perplexity_of_a_broken_model(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("once upon a time " * 50, encoding="utf-8")
+    model = tiny_model(tmp_path / "broken.gguf", "llama", n_ctx=64)
+    data = bytearray(model.path.read_bytes())
+    norm = model.tensors["output_norm.weight"].tobytes()
+    at = data.find(norm)
+    data[at : at + len(norm)] = np.full(len(norm) // 4, np.nan, dtype=np.float32).tobytes()
+    model.path.write_bytes(data)
+    done = powerinfer("perplexity", "-m", model.path, "-f", text, "-c", 16)
+    assert done.returncode == 1
+    assert "not finite" in done.stderr

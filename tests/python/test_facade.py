@@ -437,3 +437,27 @@ def test_log_callback(tiny: TinyModel) -> None:
     assert len(messages) == n
     with pytest.raises(TypeError):
         pi.set_log_callback(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(1), np.array(0.5), np.array([0.5]), [0.5], 1])
+def test_thresholds_of_any_numeric_kind(tiny: TinyModel, value: object) -> None:
+    with pi.Model(tiny.path, threshold=value) as model, pi.Context(model, n_ctx=8, threshold=value) as context:
+        context.eval([1])
+
+
+@pytest.mark.parametrize("value", ["0.5", "a", [], [[0.5]], object()])
+def test_thresholds_that_are_none(tiny: TinyModel, value: object) -> None:
+    with pytest.raises(pi.InvalidArgument, match="threshold"):
+        pi.Model(tiny.path, threshold=value)
+
+
+def test_none_is_no_number(model: pi.Model) -> None:
+    with pi.Context(model, n_ctx=8) as context:
+        context.eval([1, 2])
+        with pytest.raises(TypeError):
+            context.truncate(None)
+        assert context.n_past == 2
+    with pytest.raises(TypeError):
+        pi.Sampler().accept(None)
+    with pytest.raises(TypeError, match="Model"):
+        pi.Context("model.gguf")

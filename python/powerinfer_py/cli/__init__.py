@@ -51,6 +51,9 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the console script; never returns."""
+    # A closed stream is None; writing into nothing is what its owner asked for.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)

@@ -73,10 +73,16 @@ WeightsOption = Annotated[WeightsName, typer.Option("--weights", help="Map the f
 KvTypeOption = Annotated[KvTypeName, typer.Option("--kv-type", help="Type of the KV cache.")]
 
 
+def printable(text: str, limit: int = 1000) -> str:
+    """Text from a file, fit for a terminal: control characters as escapes, cut at `limit` characters."""
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[:limit])
+    return shown + ("..." if len(text) > limit else "")
+
+
 def warn(text: str) -> None:
     """One line on stderr."""
     sys.stdout.flush()
-    print(f"powerinfer: {text}", file=sys.stderr, flush=True)
+    print(f"powerinfer: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def parse_thresholds(text: str | None) -> list[float] | None:
@@ -127,8 +133,9 @@ def load_model(
 def describe(model: powerinfer_py.Model, context: powerinfer_py.Context) -> str:
     """The one line about what runs, and whether it can lose anything."""
     return (
-        f"{model.name} ({model.architecture}, {model.n_params / 1e6:.1f} M parameters, {model.activation}), "
-        f"context {context.n_ctx}, sparsity {context.sparsity}: {model.mode_summary(context.sparsity)}"
+        f"{printable(model.name, 100)} ({model.architecture}, {model.n_params / 1e6:.1f} M parameters, "
+        f"{model.activation}), context {context.n_ctx}, sparsity {context.sparsity}: "
+        f"{model.mode_summary(context.sparsity)}"
     )
 
 

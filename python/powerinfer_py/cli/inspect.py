@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from powerinfer_py import Error, GgufFile, Model, TensorInfo, Tokenizer, bundled_model_path
-from powerinfer_py.cli.common import ActivationOption, ModelOption, UsageProblem
+from powerinfer_py.cli.common import ActivationOption, ModelOption, UsageProblem, printable
 
 _KIND_SPLIT = "generic.gpu_index"
 _SHORT_ARRAY = 16
@@ -146,7 +146,7 @@ def _size(n_bytes: int) -> str:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     def line(name: str, text: object) -> None:
-        print(f"{name:<14}{text}")
+        print(f"{name:<14}{printable(str(text))}")
 
     file, tensors = facts["file"], facts["tensors"]
     line("file", f"{file['path']}, {_size(file['bytes'])}, GGUF v{file['gguf_version']}, magic {file['magic']}")

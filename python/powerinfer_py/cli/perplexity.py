@@ -57,8 +57,11 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log likelihood."""
-        return math.exp(self.nll / self.n_tokens)
+        """exp of the mean negative log likelihood; inf past what a float holds."""
+        try:
+            return math.exp(self.nll / self.n_tokens)
+        except OverflowError:
+            return math.inf
 
     @property
     def error(self) -> float:
@@ -112,6 +115,8 @@ def perplexity(
             score = Score()
             bar = tqdm(windows, unit="window", file=sys.stderr, disable=None)
             for nll, n_bytes in (score_window(loaded, context, each) for each in bar):
+                if not np.isfinite(nll).all():
+                    raise InvalidArgument("the logits are not finite; the model or its input is broken")
                 score.n_tokens += len(nll)
                 score.n_bytes += n_bytes
                 score.nll += float(nll.sum())
@@ -150,8 +155,8 @@ def _report(score: Score, n_windows: int, window: int, context: Context, *, as_j
     density, predicted = stats["mean_density"], stats["mean_predicted_density"]
     if as_json:
         result = {
-            "perplexity": score.perplexity,
-            "error": score.error,
+            "perplexity": score.perplexity if math.isfinite(score.perplexity) else None,
+            "error": score.error if math.isfinite(score.error) else None,
             "bits_per_byte": score.bits_per_byte,
             "n_tokens": score.n_tokens,
             "n_bytes": score.n_bytes,
@@ -163,7 +168,7 @@ def _report(score: Score, n_windows: int, window: int, context: Context, *, as_j
             "predicted_density": predicted,
             "prompt_tokens_per_second": stats["prompt_tokens_per_second"],
         }
-        print(json.dumps(result))
+        print(json.dumps(result, allow_nan=False))
         return
     print(f"perplexity     {score.perplexity:.4f} +/- {score.error:.4f}")
     print(f"bits per byte  {score.bits_per_byte:.4f}")

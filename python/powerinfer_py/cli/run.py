@@ -96,6 +96,11 @@ def run(
     ):
         warn(describe(loaded, context))
         tokens = _prompt_tokens(loaded, text, system_prompt, chat=chat)
+        if len(tokens) > context.n_ctx:
+            raise InvalidArgument(
+                f"the context would be full: the prompt has {len(tokens)} tokens, the context {context.n_ctx}; "
+                "raise -c or shorten the prompt"
+            )
         pieces = context.generate(
             tokens,
             max_tokens=None if n_predict < 0 else n_predict,
