@@ -175,8 +175,9 @@ void Context::Impl::check_batch(const Batch& entries) {
     const int expected = kv->n_past(entry.sequence) + added;
     if (expected >= options.n_ctx) {
       throw StateError(base::text("the context is full: sequence ", entry.sequence, " holds ",
-                                  kv->n_past(entry.sequence), " of ", options.n_ctx,
-                                  " tokens, the batch has ", entries.size(), "; nothing was evaluated; "
+                                  kv->n_past(entry.sequence), " of ", options.n_ctx, " tokens, the batch has ",
+                                  entries.size(),
+                                  "; nothing was evaluated; "
                                   "use a larger n_ctx, truncate() or reset()"));
     }
     if (entry.position != expected) {
