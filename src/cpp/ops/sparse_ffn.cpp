@@ -292,15 +292,21 @@ bool force_masks(const Ffn& f, int unit_index) {
   return any;
 }
 
-void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counters) {
+/// What the workers counted since the last call.
+WorkCount take_counts(Workspace& space) {
   WorkCount sum;
-  for (WorkerScratch& worker : f.cpu.space.workers) {
+  for (WorkerScratch& worker : space.workers) {
     sum.n_predicted += worker.count.n_predicted;
     sum.n_first += worker.count.n_first;
     sum.n_up += worker.count.n_up;
     sum.n_nonzero += worker.count.n_nonzero;
     worker.count = {};
   }
+  return sum;
+}
+
+void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counters) {
+  const WorkCount sum = take_counts(f.cpu.space);
   const std::uint64_t n_all = f.d_ff * f.cpu.n_rows;
   counters.n_neurons += n_all;
   counters.n_nonzero += sum.n_nonzero;
@@ -389,6 +395,7 @@ void ffn_part(CpuPass& cpu, const backend::FfnOp& op, const std::uint8_t* active
   for (std::size_t row = 0; row < cpu.n_rows; ++row) std::copy_n(active + row * f.d_ff, f.d_ff, f.mask(row));
   Buffer& out = cpu.space.slot(op.out);
   run(f, out);
+  take_counts(cpu.space);  // a part is not counted: the statistics are those of passes
   for (std::size_t row = 0; row < cpu.n_rows; ++row) cpu.kernels.add(out.row(row), out.width, y + row * out.width);
 }
 

@@ -121,6 +121,11 @@ TEST(two_parts_of_an_ffn_add_up) {
         difference = std::max(difference, std::abs(output.values[i] - y[i]));
       }
       CHECK(max > 0.01F && difference < 1e-5F * max);
+
+      const std::uint64_t n_nonzero = whole->counters()[0].n_nonzero;
+      whole->submit(data.pass());
+      CHECK(whole->wait() == backend::PassResult::kDone);
+      CHECK_EQ(whole->counters()[0].n_nonzero, 2 * n_nonzero);  // the parts are not counted
     }
   }
 }
