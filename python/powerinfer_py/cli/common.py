@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from tqdm import tqdm
 
 import powerinfer_py
+from powerinfer_py.files import Progress
 
 
 class UsageProblem(Exception):
@@ -71,6 +75,60 @@ ActivationOption = Annotated[
 ]
 WeightsOption = Annotated[WeightsName, typer.Option("--weights", help="Map the file, or read it into memory.")]
 KvTypeOption = Annotated[KvTypeName, typer.Option("--kv-type", help="Type of the KV cache.")]
+OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The file to write.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an output that exists.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
+TextOption = Annotated[list[Path], typer.Option("--text", metavar="FILE", help="UTF-8 text; may be given repeatedly.")]
+
+
+class TerminalProgress(Progress):
+    """Bars with the time left on stderr, where that is a terminal; notes as lines."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[Any] | None = None
+
+    def start(self, title: str, total: float, unit: str = "") -> None:
+        """Opens a bar."""
+        self.finish()
+        self._bar = tqdm(
+            desc=title, total=total, unit=unit, unit_scale=unit == "B", file=sys.stderr, disable=None, leave=False
+        )
+
+    def advance(self, n: float = 1) -> None:
+        """Moves the bar."""
+        if self._bar is not None:
+            self._bar.update(n)
+
+    def finish(self) -> None:
+        """Closes the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def note(self, text: str) -> None:
+        """A line above the bar."""
+        with tqdm.external_write_mode(file=sys.stderr):
+            warn(text)
+
+
+def terminal_progress() -> Progress:
+    """What commands pass to long work."""
+    return TerminalProgress()
+
+
+def size_text(n_bytes: float) -> str:
+    """ "1.23 GB" or "4.56 MB"."""
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.2f} MB"
+
+
+def print_summary(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Facts as one JSON object, or as lines of name and value."""
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False, indent=2, default=str))
+        return
+    width = max((len(name) for name in facts), default=0) + 2
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' '):<{width}}{printable(str(value))}")
 
 
 def printable(text: str, limit: int = 1000) -> str:

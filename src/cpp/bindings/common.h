@@ -91,6 +91,7 @@ DType dtype_from(std::string_view name);
 void bind_errors(py::module_& module);
 void bind_log(py::module_& module);
 void bind_gguf(py::module_& module);
+void bind_gguf_writer(py::module_& module);
 void bind_tokenizer(py::module_& module);
 void bind_model(py::module_& module);
 void bind_sampler(py::module_& module);

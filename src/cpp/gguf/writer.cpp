@@ -215,14 +215,34 @@ void GgufWriter::add_tensor(std::string name, DType type, std::vector<std::uint6
   if (!n_bytes || !begin || *n_bytes > (std::uint64_t{1} << 62) - std::min(*begin, std::uint64_t{1} << 62)) {
     fail("its bytes do not fit into a file");
   }
-  if (data == nullptr && *n_bytes > 0) fail("its data is null");
   impl_->names.insert(name);
   impl_->tensors.push_back(
       {{std::move(name), type, std::move(shape), *begin, *n_bytes}, static_cast<const char*>(data)});
   impl_->data_bytes = *begin + *n_bytes;
 }
 
+std::string GgufWriter::header() const {
+  std::string bytes = impl_->header();
+  bytes.resize(*gguf::checked_align(bytes.size(), impl_->alignment));
+  return bytes;
+}
+
+std::vector<TensorInfo> GgufWriter::tensors() const {
+  const std::uint64_t begin = header().size();
+  std::vector<TensorInfo> result;
+  for (const PendingTensor& tensor : impl_->tensors) {
+    result.push_back(tensor.info);
+    result.back().offset += begin;
+  }
+  return result;
+}
+
 void GgufWriter::write(const std::filesystem::path& path) const {
+  for (const PendingTensor& tensor : impl_->tensors) {
+    if (tensor.data != nullptr || tensor.info.n_bytes == 0) continue;
+    throw InvalidArgument(
+        base::text("GGUF writer: tensor '", base::printable(tensor.info.name), "': its data is null"));
+  }
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (fs::exists(status) && !fs::is_regular_file(status)) {

@@ -256,7 +256,6 @@ TEST(writer_refuses_what_the_reader_would) {
   CHECK_THROWS(writer.add_tensor("u", DType::kF32, {0}, data), InvalidArgument, "at least 1");
   CHECK_THROWS(writer.add_tensor("u", DType::kQ8_0, {33}, data), InvalidArgument, "blocks of 32");
   CHECK_THROWS(writer.add_tensor("u", DType::kF32, {1ULL << 62, 4}, data), InvalidArgument, "fit");
-  CHECK_THROWS(writer.add_tensor("u", DType::kF32, {4}, nullptr), InvalidArgument, "null");
   CHECK_THROWS(writer.add_tensor("u", static_cast<DType>(99), {4}, data), InvalidArgument, "supported types");
   CHECK_THROWS(GgufWriter(GgufWriter::Magic::kGguf, 48), InvalidArgument, "48");
   CHECK_THROWS(GgufWriter(GgufWriter::Magic::kGguf, 4), InvalidArgument, "power of two");
@@ -265,6 +264,32 @@ TEST(writer_refuses_what_the_reader_would) {
   const GgufFile file = GgufFile::open(folder / "ok.gguf");
   CHECK_EQ(file.metadata().size(), std::size_t{2});
   CHECK_EQ(file.tensors().size(), std::size_t{1});
+}
+
+TEST(header_and_offsets_of_a_file_written_by_the_caller) {
+  const TempFolder folder;
+  const float data[40] = {1.0F, 2.0F};
+  const auto fill = [&](GgufWriter& writer, bool with_data) {
+    writer.add("general.name", scalar(std::string("streamed")));
+    writer.add_tensor("a", DType::kF32, {3}, with_data ? data : nullptr);
+    writer.add_tensor("b", DType::kF32, {8, 4}, with_data ? data + 8 : nullptr);
+  };
+  GgufWriter whole(GgufWriter::Magic::kPowerInfer, 64);
+  GgufWriter streamed(GgufWriter::Magic::kPowerInfer, 64);
+  fill(whole, true);
+  fill(streamed, false);
+  whole.write(folder / "whole.gguf");
+  CHECK_THROWS(streamed.write(folder / "streamed.gguf"), InvalidArgument, "null");
+  CHECK(!std::filesystem::exists(folder / "streamed.gguf"));
+
+  const GgufFile file = GgufFile::open(folder / "whole.gguf", FileAccess::kRead);
+  const std::vector<TensorInfo> tensors = streamed.tensors();
+  CHECK_EQ(tensors.size(), file.tensors().size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) CHECK_EQ(tensors[i].offset, file.tensors()[i].offset);
+  const std::string header = streamed.header();
+  CHECK_EQ(header.size(), static_cast<std::size_t>(file.tensors()[0].offset));
+  const std::byte* first = file.data(file.tensors()[0]);
+  CHECK(std::memcmp(first - header.size(), header.data(), header.size()) == 0);
 }
 
 TEST(writer_limits_arrays_as_the_reader_does) {

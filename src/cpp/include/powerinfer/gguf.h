@@ -121,7 +121,12 @@ class GgufWriter {
   /// Adds a key. Throws InvalidArgument on a duplicate, or on more than 2^24 array elements in all.
   void add(std::string key, GgufValue value);
   /// Adds a tensor whose bytes must stay valid until write(); the size follows from type and shape (GGUF order).
+  /// Null: the caller writes the file itself, from header() and tensors().
   void add_tensor(std::string name, DType type, std::vector<std::uint64_t> shape, const void* data);
+  /// What stands before the first tensor's bytes, padding included.
+  std::string header() const;
+  /// The tensors in the order of add_tensor(), with their offsets from the start of the file.
+  std::vector<TensorInfo> tensors() const;
   /// Writes the file. Throws InvalidArgument when it cannot be written; no partial file remains under `path`.
   void write(const std::filesystem::path& path) const;
 

@@ -1,0 +1,36 @@
+"""Free space, and files that exist complete or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+_RESERVE = 1 << 20
+"""Bytes left alone: journals and directory entries."""
+
+
+def check_free_disk(folder: Path, n_bytes: int) -> None:
+    """Raises OSError (ENOSPC) when `folder` has no room for `n_bytes` more."""
+    free = shutil.disk_usage(folder).free
+    if free < n_bytes + _RESERVE:
+        raise OSError(
+            errno.ENOSPC,
+            f"needs {n_bytes / 1e9:.3f} GB of disk, {free / 1e9:.3f} GB are free; nothing was written. "
+            "Free some space or choose another folder",
+            str(folder),
+        )
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Lets `write` fill a temporary file beside `path`, then renames it; on any error nothing remains of it."""
+    temporary = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

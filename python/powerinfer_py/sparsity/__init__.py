@@ -1,0 +1,1 @@
+"""What tools measure and make of a model's activation sparsity."""
