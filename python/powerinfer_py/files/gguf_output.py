@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from powerinfer_py._arguments import file_path
 from powerinfer_py._core import Error, GgufHeader, InvalidArgument, TensorInfo
@@ -61,7 +60,7 @@ class OutputReport:
     fingerprint: str
 
 
-Bytes = Buffer | npt.NDArray[Any]
+Bytes = bytes | bytearray | memoryview | npt.NDArray[Any]
 Producer = Callable[[TensorSpec], "Bytes | Iterator[Bytes]"]
 
 
