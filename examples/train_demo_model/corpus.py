@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import sentencepiece as spm
 
-END_OF_TEXT = "<|endoftext|>"
-SEPARATOR = f"\n{END_OF_TEXT}\n"
-# The end-of-text token stands for the separator's line with its line break. Its spelling in the model file differs from
-# the well-known one on purpose: engines make a token of that name a control token, which plain text cannot contain.
-END_OF_TEXT_LINE = f"{END_OF_TEXT}\n"
+# The token that ends a document stands for the separator's whole line. Its spelling differs from the well-known one on
+# purpose: engines make a token of that name a control token, which plain text cannot contain.
+END_OF_TEXT = "<|endoftext|>\n"
+SEPARATOR = f"\n{END_OF_TEXT}"
 HELDOUT = "heldout"
 BOS_ID = 1
 
@@ -47,7 +46,7 @@ def train_tokenizer(corpus: Path, prefix: Path, n_vocab: int) -> None:
     """
     lines = (line for part in PART_WEIGHTS for line in read_part(corpus, part).split("\n"))
     spm.SentencePieceTrainer.train(
-        sentence_iterator=(line for line in lines if line and line != END_OF_TEXT),
+        sentence_iterator=(line for line in lines if line and line != END_OF_TEXT.strip()),
         model_prefix=str(prefix),
         model_type="bpe",
         vocab_size=n_vocab,
@@ -73,15 +72,6 @@ def load_tokenizer(path: Path) -> spm.SentencePieceProcessor:
     return spm.SentencePieceProcessor(model_file=str(path))
 
 
-def encode(tokenizer: spm.SentencePieceProcessor, text: str) -> list[int]:
-    """Token ids of a text, as engines find them: the line break after an end-of-text is part of that token."""
-    end_of_text, line_break = (tokenizer.piece_to_id(piece) for piece in (END_OF_TEXT, "\n"))
-    ids = tokenizer.encode(text)
-    return [
-        token for before, token in zip([None, *ids], ids, strict=False) if (before, token) != (end_of_text, line_break)
-    ]
-
-
 def encode_cached(corpus: Path, part: str, tokenizer: spm.SentencePieceProcessor, cache: Path) -> np.ndarray:
     """Token ids of one part as one uint16 array, kept in the folder `cache`."""
     path = cache / f"{part}.npy"
@@ -89,7 +79,7 @@ def encode_cached(corpus: Path, part: str, tokenizer: spm.SentencePieceProcessor
         documents = read_part(corpus, part).split(SEPARATOR)
         # The last document's separator leaves an empty string behind.
         texts = [document + SEPARATOR for document in documents if document]
-        ids = [token for text in texts for token in encode(tokenizer, text)]
+        ids = [token for text in texts for token in tokenizer.encode(text)]
         np.save(path, np.array(ids, dtype=np.uint16))
     return np.load(path)
 

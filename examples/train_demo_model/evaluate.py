@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import sentencepiece as spm
 import torch
-from corpus import BOS_ID, END_OF_TEXT, END_OF_TEXT_LINE
+from corpus import BOS_ID
 from model import DemoModel
 from torch.nn import functional
 
@@ -68,6 +68,4 @@ def token_bytes(tokenizer: spm.SentencePieceProcessor, token: int) -> bytes:
         return bytes([int(tokenizer.id_to_piece(token)[3:5], 16)])
     if tokenizer.is_control(token) or tokenizer.is_unknown(token):
         return b""
-    if tokenizer.id_to_piece(token) == END_OF_TEXT:
-        return END_OF_TEXT_LINE.encode()
     return tokenizer.id_to_piece(token).replace("\u2581", " ").encode("utf-8")
