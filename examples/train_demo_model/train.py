@@ -4,7 +4,7 @@
 
 The folder --out receives tokenizer.model, the token caches, checkpoint.pt (rewritten every few minutes) and train.log.
 Started again, the training goes on from its checkpoint. Schedules follow the elapsed time, so that it ends on time on
-a busy machine too. Then: python export.py.
+a busy machine too. build.py runs this and everything after it.
 """
 
 import argparse
