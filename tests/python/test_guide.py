@@ -29,7 +29,9 @@ def test_commands_run_as_written(tmp_path):
         pytest.importorskip(module)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     texts = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    (tmp_path / "corpus.txt").write_text("\n".join(path.read_text(encoding="utf-8") for path in texts), encoding="utf-8")
+    (tmp_path / "corpus.txt").write_text(
+        "\n".join(path.read_text(encoding="utf-8") for path in texts), encoding="utf-8"
+    )
     heldout = ROOT / "python" / "powerinfer_py" / "data" / "MODEL_CARD.md"
     (tmp_path / "heldout.txt").write_text(heldout.read_text(encoding="utf-8"), encoding="utf-8")
     scripts = tmp_path / "bin"

@@ -16,9 +16,14 @@ import typer
 import powerinfer_py
 from powerinfer_py.cli import foreign_flags
 from powerinfer_py.cli.common import UsageProblem, warn
+from powerinfer_py.cli.evaluate_sparsity import evaluate_sparsity_command
 from powerinfer_py.cli.inspect import inspect
 from powerinfer_py.cli.perplexity import perplexity
+from powerinfer_py.cli.profile import profile
+from powerinfer_py.cli.reorder import reorder
 from powerinfer_py.cli.run import run
+from powerinfer_py.cli.train_predictor import train_predictor_command
+from powerinfer_py.cli.verify import verify
 
 app = typer.Typer(
     name="powerinfer",
@@ -32,6 +37,11 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("inspect")(inspect)
 app.command("perplexity")(perplexity)
+app.command("evaluate-sparsity")(evaluate_sparsity_command)
+app.command("train-predictor")(train_predictor_command)
+app.command("profile")(profile)
+app.command("reorder")(reorder)
+app.command("verify")(verify)
 
 
 def _show_version(value: bool) -> None:

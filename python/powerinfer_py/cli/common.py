@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 import powerinfer_py
 from powerinfer_py.files import Progress
+from powerinfer_py.sparsity.text import decode_utf8, read_utf8
 
 
 class UsageProblem(Exception):
@@ -160,14 +161,7 @@ def thread_count(value: int | None) -> int | None:
 
 def read_text_file(path: Path) -> str:
     """A UTF-8 file, or stdin for "-"."""
-    data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        name = "stdin" if str(path) == "-" else path
-        raise powerinfer_py.InvalidArgument(
-            f"{name}: not UTF-8 at byte {error.start}; convert it, e.g. with iconv -t utf-8"
-        ) from None
+    return decode_utf8(sys.stdin.buffer.read(), "stdin") if str(path) == "-" else read_utf8(path)
 
 
 def load_model(

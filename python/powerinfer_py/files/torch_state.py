@@ -13,8 +13,12 @@ import numpy.typing as npt
 from powerinfer_py._core import FormatError, UnsupportedError
 
 
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""numpy has none; the field holds the upper half of the float32."""
+
+
 def load_torch_state(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of a file: name -> array in the stored type (bfloat16 as float32), mapped where possible.
+    """The tensors of a file: name -> array in the stored type (BFLOAT16 for bfloat16), mapped where possible.
 
     A file that holds a single tensor gives it under the name "".
 
@@ -57,7 +61,9 @@ def _load(torch: Any, path: Path) -> Any:
 
 
 def _to_numpy(torch: Any, tensor: Any) -> npt.NDArray[Any]:
+    tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
-        tensor = tensor.float()
-    array: npt.NDArray[Any] = np.asarray(tensor.detach().numpy())
+        halves: npt.NDArray[Any] = tensor.contiguous().view(torch.int16).numpy()
+        return halves.view(BFLOAT16)
+    array: npt.NDArray[Any] = np.asarray(tensor.numpy())
     return array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,16 @@ from powerinfer_py._core import InvalidArgument
 from powerinfer_py.model import Model
 
 _ROWS_AT_ONCE = 64
+_USUAL_WINDOW = 512
+
+
+def window_size(model: Model, n_ctx: int | None) -> int:
+    """Tokens of a window: `n_ctx`; 0: as many as the model was trained with; None: 512, or that if it is less."""
+    if n_ctx is None:
+        return min(_USUAL_WINDOW, model.n_ctx_train)
+    if n_ctx < 0:
+        raise InvalidArgument(f"-c {n_ctx}: expected the number of tokens of a window, or 0 for the trained length")
+    return n_ctx or model.n_ctx_train
 
 
 def read_utf8(path: Path) -> str:
@@ -20,10 +30,15 @@ def read_utf8(path: Path) -> str:
     Raises:
         InvalidArgument: not UTF-8. OSError: cannot be read.
     """
+    return decode_utf8(path.read_bytes(), str(path))
+
+
+def decode_utf8(data: bytes, name: str) -> str:
+    """Text without a byte order mark; `name` is where it comes from, for the InvalidArgument."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = f"{path}: not UTF-8 at byte {error.start}"
+        place = f"{name}: not UTF-8 at byte {error.start}"
         raise InvalidArgument(f"{place}; convert it, e.g. with iconv -t utf-8") from None
 
 
@@ -46,12 +61,19 @@ def load_windows(
         if wanted is not None and len(tokens) >= wanted:
             break
         tokens = np.concatenate([tokens, np.asarray(model.tokenize(read_utf8(path)), dtype=np.int32)])
-    n_windows = len(tokens) // n_ctx
-    if n_windows == 0:
+    if len(tokens) < n_ctx:
         names = ", ".join(str(path) for path in paths) or "no text"
         raise InvalidArgument(
             f"{names}: {len(tokens)} tokens are too few for a window of {n_ctx}; give more text or a smaller context"
         )
+    return cut_windows(model, tokens, n_ctx=n_ctx, max_windows=max_windows)
+
+
+def cut_windows(
+    model: Model, tokens: npt.NDArray[np.int32], *, n_ctx: int, max_windows: int | None = None
+) -> npt.NDArray[np.int32]:
+    """Tokens [n] as windows [n_windows, n_ctx]; see `load_windows`. Too few tokens give no window."""
+    n_windows = len(tokens) // n_ctx
     n_windows = n_windows if max_windows is None else min(n_windows, max_windows)
     windows = tokens[: n_windows * n_ctx].reshape(n_windows, n_ctx).copy()
     if model.tokenizer.add_bos:
@@ -59,15 +81,20 @@ def load_windows(
     return windows
 
 
+def log_probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Natural logarithms of the probabilities that logits [n, n_vocab] stand for, float64 [n, n_vocab]."""
+    rows = logits.astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    return rows
+
+
 def negative_log_likelihoods(logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
     """-log p of each token, float64 [n], from logits [n, n_vocab]."""
-    return np.concatenate(list(_in_slices(logits, tokens)))
-
-
-def _in_slices(logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32]) -> Iterator[npt.NDArray[np.float64]]:
-    # Double precision of a whole window times a large vocabulary would be gigabytes.
+    result = np.empty(len(tokens))
+    # In slices: double precision of a whole window times a large vocabulary would be gigabytes.
     for begin in range(0, len(tokens), _ROWS_AT_ONCE):
-        rows = logits[begin : begin + _ROWS_AT_ONCE].astype(np.float64)
-        rows -= rows.max(axis=1, keepdims=True)
-        chosen = rows[np.arange(len(rows)), tokens[begin : begin + _ROWS_AT_ONCE]]
-        yield np.log(np.exp(rows).sum(axis=1)) - chosen
+        chosen = tokens[begin : begin + _ROWS_AT_ONCE]
+        rows = log_probabilities(logits[begin : begin + _ROWS_AT_ONCE])
+        result[begin : begin + len(chosen)] = -rows[np.arange(len(chosen)), chosen]
+    return result

@@ -92,6 +92,7 @@ void bind_errors(py::module_& module);
 void bind_log(py::module_& module);
 void bind_gguf(py::module_& module);
 void bind_gguf_writer(py::module_& module);
+void bind_quant(py::module_& module);
 void bind_tokenizer(py::module_& module);
 void bind_model(py::module_& module);
 void bind_sampler(py::module_& module);

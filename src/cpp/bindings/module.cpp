@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module) {
   bindings::bind_log(module);
   bindings::bind_gguf(module);
   bindings::bind_gguf_writer(module);
+  bindings::bind_quant(module);
   bindings::bind_tokenizer(module);
   bindings::bind_model(module);
   bindings::bind_sampler(module);

@@ -22,7 +22,8 @@ class SideData {
     check_shares("powerinfer.predictor.recall");
     check_shares("powerinfer.predictor.density");
     check_cuts("powerinfer.threshold.cut");
-    const bool needs_ids = is_reordered();
+    // A file of magic GGUF carries no tensors that other engines do not know; its ids lie in the side file.
+    const bool needs_ids = is_reordered() && file_.has_powerinfer_magic();
     for (std::size_t layer = 0; layer < hp_.n_layers; ++layer) {
       check_counts(layer_name(layer, "ffn_activation_count"));
       check_ids(layer_name(layer, "ffn_neuron_id"), needs_ids);

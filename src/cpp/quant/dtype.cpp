@@ -19,8 +19,9 @@ using Scalar = ScalarVocabulary<Tag>;
 
 struct Codec {
   DTypeTraits traits;
-  void (*dequantize)(const std::uint8_t* data, std::size_t n, float* out);    // null: not a weight
-  void (*quantize)(const float* x, std::size_t n_blocks, std::uint8_t* out);  // null: no rule
+  void (*dequantize)(const std::uint8_t* data, std::size_t n, float* out);  // null: not a weight
+  // importance may be null; null: no rule
+  void (*quantize)(const float* x, const float* importance, std::size_t n_blocks, std::uint8_t* out);
 };
 
 template <class Format>
@@ -34,9 +35,22 @@ void dequantize_as(const std::uint8_t* data, std::size_t n, float* out) {
 }
 
 template <class Format>
-void quantize_as(const float* x, std::size_t n_blocks, std::uint8_t* out) {
+constexpr bool kHasRule = requires(const float* x, std::uint8_t* out) { Format::quantize(x, out); };
+template <class Format>
+constexpr bool kHasSearch = requires(const float* x, std::uint8_t* out) { Format::quantize(x, x, out); };
+
+template <class Format>
+void quantize_as(const float* x, const float* importance, std::size_t n_blocks, std::uint8_t* out) {
   for (std::size_t i = 0; i < n_blocks; ++i) {
-    Format::quantize(x + i * Format::kBlockLen, out + i * Format::kBlockBytes);
+    const float* values = x + i * Format::kBlockLen;
+    std::uint8_t* block = out + i * Format::kBlockBytes;
+    if constexpr (kHasSearch<Format>) {
+      if (importance != nullptr || !kHasRule<Format>) {
+        Format::quantize(values, importance == nullptr ? nullptr : importance + i * Format::kBlockLen, block);
+        continue;
+      }
+    }
+    if constexpr (kHasRule<Format>) Format::quantize(values, block);
   }
 }
 
@@ -50,7 +64,7 @@ constexpr Codec make_codec() {
                   Format::kIsWeight,
                   Format::kInt8Input};
   if constexpr (Format::kIsWeight) codec.dequantize = dequantize_as<Format>;
-  if constexpr (requires { &Format::quantize; }) codec.quantize = quantize_as<Format>;
+  if constexpr (kHasRule<Format> || kHasSearch<Format>) codec.quantize = quantize_as<Format>;
   return codec;
 }
 
@@ -112,14 +126,14 @@ std::string ggml_type_name(std::uint32_t ggml_type) {
 
 bool can_quantize(DType type) noexcept { return codec(type).quantize != nullptr; }
 
-void quantize(DType type, const float* x, std::size_t n, void* out) {
+void quantize(DType type, const float* x, std::size_t n, void* out, const float* importance) {
   const Codec& entry = codec(type);
   check_length(entry.traits, n, "quantize");
   if (entry.quantize == nullptr) {
     throw UnsupportedError(
         base::text("quantize: no rule to make ", entry.traits.name, " from floats; use Q8_0 or F16"));
   }
-  entry.quantize(x, n / entry.traits.block_len, static_cast<std::uint8_t*>(out));
+  entry.quantize(x, importance, n / entry.traits.block_len, static_cast<std::uint8_t*>(out));
 }
 
 }  // namespace powerinfer::quant
@@ -130,6 +144,8 @@ const char* dtype_name(DType type) noexcept {
   const quant::DTypeTraits* traits = quant::find_traits(static_cast<std::uint32_t>(type));
   return traits == nullptr ? "unknown" : traits->name;
 }
+
+std::size_t dtype_block_length(DType type) noexcept { return quant::traits(type).block_len; }
 
 std::size_t dtype_row_bytes(DType type, std::size_t n_cols) {
   const quant::DTypeTraits& traits = quant::traits(type);

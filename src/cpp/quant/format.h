@@ -7,6 +7,8 @@
 //   values<V>(row, b)                      sub-block b as floats: .at(k) gives values k * V::kLanes ..., exactly as the
 //                                          gguf package dequantizes them
 //   quantize(x, block)                     f32 to one block, as the gguf package does it (where that has a rule)
+//   quantize(x, weight, block)             f32 to one block with the least sum of weight * error^2 that a search
+//                                          finds; weight null: all 1 (where the format has a choice of scale)
 // and, with kInt8Input,
 //   load<V>(row, b)                        its bytes q and scales: value = d * (q - kOffset) + m
 //   kSigned                                q may be negative (then kOffset is 0); else q is 0..127
@@ -87,16 +89,38 @@ static constexpr float magnitude(float value) noexcept { return value < 0.0F ? -
 static constexpr float inverse_or_zero(float value) noexcept { return value == 0.0F ? 0.0F : 1.0F / value; }
 /// Truncates to 0..limit; NaN gives 0.
 static constexpr std::uint8_t truncate_to(float value, int limit) noexcept {
-  if (!(value > 0.0F)) return 0;
-  return value >= static_cast<float>(limit) ? static_cast<std::uint8_t>(limit) : static_cast<std::uint8_t>(value);
+  const float positive = value > 0.0F ? value : 0.0F;
+  const float top = static_cast<float>(limit);
+  return static_cast<std::uint8_t>(static_cast<int>(positive < top ? positive : top));
 }
-/// The value of largest magnitude, the first of equals.
-static constexpr float extreme(const float* x, std::size_t n) noexcept {
-  float best = x[0];
-  for (std::size_t i = 1; i < n; ++i) {
-    if (magnitude(x[i]) > magnitude(best)) best = x[i];
+struct Range {
+  float low;
+  float high;
+};
+/// Least and greatest of n values, n a multiple of 8 (eight interleaved parts, which compilers vectorize).
+static constexpr Range range_of(const float* x, std::size_t n) noexcept {
+  float low[8] = {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]};
+  float high[8] = {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]};
+  for (std::size_t i = 8; i < n; i += 8) {
+    for (std::size_t k = 0; k < 8; ++k) {
+      low[k] = x[i + k] < low[k] ? x[i + k] : low[k];
+      high[k] = x[i + k] > high[k] ? x[i + k] : high[k];
+    }
   }
-  return best;
+  for (std::size_t k = 1; k < 8; ++k) {
+    low[0] = low[k] < low[0] ? low[k] : low[0];
+    high[0] = high[k] > high[0] ? high[k] : high[0];
+  }
+  return {low[0], high[0]};
+}
+/// The value of largest magnitude, the first of equals; n a multiple of 8.
+static constexpr float extreme(const float* x, std::size_t n) noexcept {
+  const auto [low, high] = range_of(x, n);
+  if (-low > high) return low;
+  if (high > -low) return high;
+  std::size_t i = 0;
+  while (i + 1 < n && magnitude(x[i]) != high) ++i;
+  return x[i];
 }
 
 }  // namespace powerinfer::quant

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "quant/format.h"
+#include "quant/search.h"
 
 namespace powerinfer::quant {
 
@@ -34,15 +35,20 @@ struct Q4_1 {
   }
 
   static void quantize(const float* x, std::uint8_t* out) noexcept {
-    Block& block = *reinterpret_cast<Block*>(out);
-    float low = x[0];
-    float high = x[0];
-    for (std::size_t i = 1; i < 32; ++i) {
-      if (x[i] < low) low = x[i];
-      if (x[i] > high) high = x[i];
-    }
+    const auto [low, high] = range_of(x, 32);
     const float d = (high - low) / 15.0F;
-    const float id = inverse_or_zero(d);
+    store(x, low, d, inverse_or_zero(d), out);
+  }
+  static void quantize(const float* x, const float* weight, std::uint8_t* out) noexcept {
+    const auto fit = fit_affine<32, 15, Offsets::kAny>(x, weights_or_ones<32>(weight));
+    const float d = base::half_to_float(base::float_to_half(fit.scale));
+    const float low = base::half_to_float(base::float_to_half(fit.offset));
+    store(x, low, d, inverse_or_zero(d), out);
+  }
+
+ private:
+  static void store(const float* x, float low, float d, float id, std::uint8_t* out) noexcept {
+    Block& block = *reinterpret_cast<Block*>(out);
     store_half(d, block.d);
     store_half(low, block.m);
     for (std::size_t i = 0; i < 16; ++i) {

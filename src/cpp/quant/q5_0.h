@@ -2,6 +2,7 @@
 #pragma once
 
 #include "quant/format.h"
+#include "quant/search.h"
 
 namespace powerinfer::quant {
 
@@ -33,9 +34,15 @@ struct Q5_0 {
     return scaled_values<V>(V::minus(block.q, kOffset), block.d);
   }
 
-  static void quantize(const float* x, std::uint8_t* out) noexcept {
+  static void quantize(const float* x, std::uint8_t* out) noexcept { store(x, extreme(x, 32) / -16.0F, out); }
+  static void quantize(const float* x, const float* weight, std::uint8_t* out) noexcept {
+    const float d = fit_scale<32, 16>(x, weights_or_ones<32>(weight), extreme(x, 32) / -16.0F);
+    store(x, base::half_to_float(base::float_to_half(d)), out);
+  }
+
+ private:
+  static void store(const float* x, float d, std::uint8_t* out) noexcept {
     Block& block = *reinterpret_cast<Block*>(out);
-    const float d = extreme(x, 32) / -16.0F;
     const float id = inverse_or_zero(d);
     store_half(d, block.d);
     std::uint32_t high = 0;

@@ -1,4 +1,5 @@
-// f32 to blocks, bit for bit as the gguf package's quantizers (for finite input).
+// f32 to blocks: F32, F16, BF16 and the legacy 32-blocks bit for bit as the gguf package's quantizers (for finite input
+// and without an importance), the K types by the search of quant/search.h.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +8,12 @@
 
 namespace powerinfer::quant {
 
-/// Whether quantize() knows the type: F32, F16, BF16 and the legacy 32-blocks do; the K types and I32 do not.
+/// Whether quantize() knows the type: all but I32.
 bool can_quantize(DType type) noexcept;
 
-/// Quantizes x [n] into `out` [dtype_row_bytes(type, n)]. Throws InvalidArgument if n is no multiple of the block
-/// length, UnsupportedError where can_quantize() is false.
-void quantize(DType type, const float* x, std::size_t n, void* out);
+/// Quantizes x [n] into `out` [dtype_row_bytes(type, n)]. `importance` [n] (null: none) weighs the squared errors where
+/// the type has a choice of scales: all but F32, F16, BF16 and Q8_0. Throws InvalidArgument if n is no multiple of the
+/// block length, UnsupportedError where can_quantize() is false.
+void quantize(DType type, const float* x, std::size_t n, void* out, const float* importance = nullptr);
 
 }  // namespace powerinfer::quant

@@ -40,6 +40,31 @@ std::size_t dtype_row_bytes(DType type, std::size_t n_cols);
 /// Throws InvalidArgument for I32 and for lengths that are no multiple.
 void dequantize(DType type, const void* data, std::size_t n, float* out);
 
+/// Values per block of the type (1 for F32, 32 for Q8_0, 256 for Q4_K).
+std::size_t dtype_block_length(DType type) noexcept;
+
+/// Rows to be written as another type.
+struct RowConversion {
+  DType source = DType::kF32;
+  const void* data = nullptr;  ///< [n_rows, dtype_row_bytes(source, n_cols)]
+  std::size_t n_rows = 0;
+  std::size_t n_cols = 0;
+  DType target = DType::kF32;
+  const float* importance = nullptr;  ///< [n_cols] >= 0: weights of the squared errors; null: the type's plain rule
+  int n_threads = 0;                  ///< 0: one per usable core
+};
+/// Writes them to `out` [n_rows, dtype_row_bytes(target, n_cols)]; the same bytes for any number of threads. F16, BF16,
+/// Q8_0, Q4_0, Q4_1, Q5_0 (without importance) as the gguf package makes them; K types by a search for the least
+/// squared error. Throws FormatError naming row and column of the first value that is NaN, infinite or beyond the
+/// target type; InvalidArgument for lengths that are no multiple of the block length and for a bad importance;
+/// UnsupportedError for I32.
+void convert_rows(const RowConversion& job, void* out);
+
+/// Transposes [n_rows, n_cols] elements of 1, 2, 4 or 8 bytes into `out` [n_cols, n_rows].
+/// Throws InvalidArgument for other element sizes.
+void transpose(const void* data, std::size_t n_rows, std::size_t n_cols, std::size_t element_bytes, void* out,
+               int n_threads = 0);
+
 /// A metadata value. Integers keep the width they have in the file.
 using GgufScalar = std::variant<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t, std::int32_t,
                                 float, bool, std::string, std::uint64_t, std::int64_t, double>;
