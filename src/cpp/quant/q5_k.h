@@ -40,6 +40,20 @@ struct Q5_K {
     const auto block = load<V>(row, b);
     return scaled_values<V>(block.q, block.d, block.m);
   }
+
+  static void quantize(const float* x, const float* weight, std::uint8_t* out) noexcept {
+    const AffineBlock found = fit_affine_block<31>(x, weight);
+    Block& block = *reinterpret_cast<Block*>(out);
+    store_half(found.d, block.d);
+    store_half(found.dmin, block.dmin);
+    block.scales = found.scales;
+    store_low_nibbles(found.q, block.q);
+    for (std::size_t i = 0; i < 32; ++i) {
+      unsigned high = 0;
+      for (std::size_t j = 0; j < 8; ++j) high |= static_cast<unsigned>(found.q[32 * j + i] >> 4) << j;
+      block.high[i] = static_cast<std::uint8_t>(high);
+    }
+  }
 };
 
 }  // namespace powerinfer::quant

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "quant/format.h"
+#include "quant/search.h"
 
 namespace powerinfer::quant {
 
@@ -40,6 +41,45 @@ struct Q6_K {
   static PairScaledValues<V> values(const std::uint8_t* row, std::size_t b) {
     const auto block = load<V>(row, b);
     return scaled_values<V>(block.q, block.d);
+  }
+
+  static void quantize(const float* x, const float* weight, std::uint8_t* out) noexcept {
+    constexpr std::size_t kN = 16;
+    float scales[16];
+    for (std::size_t j = 0; j < 16; ++j) {
+      const float* values = x + kN * j;
+      scales[j] = fit_scale<kN, 32>(values, weights_of(weight, j), extreme(values, kN) / -32.0F);
+    }
+    // The scale of largest magnitude becomes -128, which has no positive counterpart.
+    const float d = base::half_to_float(base::float_to_half(extreme(scales, 16) / -128.0F));
+    std::uint8_t codes[kBlockLen];
+    Block& block = *reinterpret_cast<Block*>(out);
+    store_half(d, block.d);
+    for (std::size_t j = 0; j < 16; ++j) {
+      const float* values = x + kN * j;
+      const int scale = nearest_scale<kN, 32>(values, weights_of(weight, j), scales[j], d);
+      block.scales[j] = static_cast<std::int8_t>(scale);
+      const float inverse = inverse_or_zero(d * static_cast<float>(scale));
+      for (std::size_t i = 0; i < kN; ++i) codes[kN * j + i] = truncate_to(values[i] * inverse + 32.5F, 63);
+    }
+    store(codes, block);
+  }
+
+ private:
+  static const float* weights_of(const float* weight, std::size_t sub_block) noexcept {
+    return weights_or_ones<16>(weight == nullptr ? weight : weight + 16 * sub_block);
+  }
+
+  static void store(const std::uint8_t* codes, Block& block) noexcept {
+    for (std::size_t n = 0; n < 2; ++n) {
+      for (std::size_t i = 0; i < 32; ++i) {
+        const std::uint8_t* q = codes + 128 * n + i;  // of sub-blocks 4n + k: q[32 k]
+        block.q[64 * n + i] = static_cast<std::uint8_t>((q[0] & 15U) | ((q[64] & 15U) << 4));
+        block.q[64 * n + 32 + i] = static_cast<std::uint8_t>((q[32] & 15U) | ((q[96] & 15U) << 4));
+        block.high[32 * n + i] =
+            static_cast<std::uint8_t>(q[0] >> 4 | (q[32] >> 4) << 2 | (q[64] >> 4) << 4 | (q[96] >> 4) << 6);
+      }
+    }
   }
 };
 

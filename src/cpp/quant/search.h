@@ -125,10 +125,11 @@ AffineFit fit_affine(const float* x, const float* w) noexcept {
     });
     const auto [swq, swqq, swqy] = sums;
     const double determinant = sw * swqq - swq * swq;
-    if (!(determinant > 0.0)) return false;
-    double scale = (sw * swqy - swy * swq) / determinant;
-    double offset = (swqq * swy - swq * swqy) / determinant;
-    if (kOffsets == Offsets::kNegative && offset > -static_cast<double>(low)) {
+    const bool is_determined = determinant > 1e-6 * sw * swqq;  // else all codes are the same
+    if (!is_determined && kOffsets == Offsets::kAny) return false;
+    double scale = is_determined ? (sw * swqy - swy * swq) / determinant : 0.0;
+    double offset = is_determined ? (swqq * swy - swq * swqy) / determinant : 0.0;
+    if (kOffsets == Offsets::kNegative && (!is_determined || offset > -static_cast<double>(low))) {
       offset = -static_cast<double>(low);
       scale = (swqy - offset * swq) / swqq;
     }
@@ -145,6 +146,87 @@ AffineFit fit_affine(const float* x, const float* w) noexcept {
     improve((kTop + 0.1F * static_cast<float>(guess)) / (high - low), 0.0F);
   }
   for (int round = 0; round < 4 && found && improve(1.0F / best.scale, best.offset - low); ++round) {
+  }
+  return best;
+}
+
+/// The multiple of d in -128 .. 127, near to a fitted scale, with the least error; value = d * scale * q, q as in
+/// fit_scale.
+template <std::size_t kN, int kHalf>
+int nearest_scale(const float* x, const float* w, float fitted, float d) noexcept {
+  if (d == 0.0F || fitted == 0.0F) return 0;
+  const float multiple = fitted / d;
+  const int middle = multiple < -127.5F ? -128 : multiple > 126.5F ? 127 : static_cast<int>(multiple + 128.5F) - 128;
+  int best = middle;
+  double best_error = 0.0;
+  bool found = false;
+  for (int scale = middle - 1; scale <= middle + 1; ++scale) {
+    if (scale < -128 || scale > 127 || scale == 0) continue;
+    const float step = d * static_cast<float>(scale);
+    const float inverse = 1.0F / step;
+    double error[1];
+    sum_terms<kN>(error, [&](std::size_t i, float (&terms)[1]) {
+      const float q = code_of(x[i] * inverse, static_cast<float>(-kHalf), static_cast<float>(kHalf - 1));
+      const float rest = x[i] - step * q;
+      terms[0] = w[i] * rest * rest;
+    });
+    if (found && !(error[0] < best_error)) continue;
+    found = true;
+    best_error = error[0];
+    best = scale;
+  }
+  return best;
+}
+
+struct AffineUnits {
+  float scale;
+  float min;
+};
+struct AffineCodes {
+  unsigned scale = 0;
+  unsigned min = 0;
+};
+
+/// The multiples of two units in 0 .. largest, near to a fit, with the least error; value = scale * q - min, q in
+/// 0 .. kMax. Every scale nearby meets the minimum that fits its codes best.
+template <std::size_t kN, int kMax>
+AffineCodes nearest_affine_codes(const float* x, const float* w, const AffineFit& fit, const AffineUnits& unit,
+                                 int largest) noexcept {
+  constexpr auto kTop = static_cast<float>(kMax);
+  const auto multiple = [&](double value, float of) {
+    if (of == 0.0F || !(value > 0.0)) return 0;
+    const double nearest = value / static_cast<double>(of) + 0.5;
+    return nearest < static_cast<double>(largest) ? static_cast<int>(nearest) : largest;
+  };
+  const int middle = multiple(static_cast<double>(fit.scale), unit.scale);
+  AffineCodes best{static_cast<unsigned>(middle),
+                   static_cast<unsigned>(multiple(-static_cast<double>(fit.offset), unit.min))};
+  double best_error = 0.0;
+  bool found = false;
+  for (int scale = middle - 1; scale <= middle + 1; ++scale) {
+    if (scale < 0 || scale > largest) continue;
+    const float step = unit.scale * static_cast<float>(scale);
+    const float inverse = step == 0.0F ? 0.0F : 1.0F / step;
+    int min = multiple(-static_cast<double>(fit.offset), unit.min);
+    for (int round = 0; round < 2; ++round) {
+      const float shift = unit.min * static_cast<float>(min);
+      double sums[3];  // the error, and what the mean of the codes' values is above that of x
+      sum_terms<kN>(sums, [&](std::size_t i, float (&terms)[3]) {
+        const float value = step * code_of((x[i] + shift) * inverse, 0.0F, kTop);
+        const float rest = x[i] + shift - value;
+        terms[0] = w[i] * rest * rest;
+        terms[1] = w[i] * (value - x[i]);
+        terms[2] = w[i];
+      });
+      if (!found || sums[0] < best_error) {
+        found = true;
+        best_error = sums[0];
+        best = {static_cast<unsigned>(scale), static_cast<unsigned>(min)};
+      }
+      const int better = multiple(sums[1] / sums[2], unit.min);
+      if (better == min) break;
+      min = better;
+    }
   }
   return best;
 }

@@ -29,6 +29,19 @@ std::vector<float> dequantized(DType type, const std::vector<std::uint8_t>& bloc
   return out;
 }
 
+std::vector<std::uint8_t> quantized(DType type, const std::vector<float>& x, const float* importance = nullptr) {
+  std::vector<std::uint8_t> blocks(dtype_row_bytes(type, x.size()));
+  quantize(type, x.data(), x.size(), blocks.data(), importance);
+  return blocks;
+}
+
+std::vector<float> dequantized_all(DType type, const std::vector<std::uint8_t>& blocks) {
+  const auto& info = traits(type);
+  std::vector<float> out(blocks.size() / info.block_bytes * info.block_len);
+  dequantize(type, blocks.data(), out.size(), out.data());
+  return out;
+}
+
 void append(std::vector<std::uint8_t>& to, const std::vector<std::uint8_t>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
@@ -88,7 +101,8 @@ TEST(lengths_are_checked) {
   CHECK_THROWS(dequantize(DType::kQ4_0, data, 16, out), InvalidArgument, "got 16");
   CHECK_THROWS(dequantize(DType::kI32, data, 1, out), InvalidArgument, "I32");
   CHECK_THROWS(quantize(DType::kQ4_0, out, 31, out), InvalidArgument, "got 31");
-  CHECK_THROWS(quantize(DType::kQ6_K, out, 256, out), UnsupportedError, "Q6_K");
+  CHECK_THROWS(quantize(DType::kQ6_K, out, 128, out), InvalidArgument, "multiple of 256");
+  CHECK_THROWS(quantize(DType::kI32, out, 256, out), UnsupportedError, "I32");
 }
 
 TEST(every_half_is_exact) {
@@ -226,7 +240,75 @@ TEST(quantizing_gives_back_within_a_step) {
       CHECK(std::fabs(back[i] - x[i]) <= (i < 64 ? 1.01F * step : 0.0F));
     }
   }
-  for (const DType type : {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kI32}) CHECK(!can_quantize(type));
+  CHECK(!can_quantize(DType::kI32));
+}
+
+TEST(k_types_give_back_within_their_grid) {
+  struct Row {
+    DType type;
+    float codes;  // steps from the least to the greatest value of a sub-block
+    std::size_t sub_block;
+  };
+  for (const Row& row : {Row{DType::kQ4_K, 15, 32}, Row{DType::kQ5_K, 31, 32}, Row{DType::kQ6_K, 63, 16}}) {
+    CHECK(can_quantize(row.type));
+    std::vector<float> x(512);
+    for (std::size_t i = 0; i < 512; ++i) x[i] = std::sin(static_cast<float>(i * i % 97)) * (i < 256 ? 0.03F : 700.0F);
+    const auto blocks = quantized(row.type, x);
+    const auto back = dequantized_all(row.type, blocks);
+    for (std::size_t i = 0; i < 512; ++i) {
+      const float step = 2.0F * (i < 256 ? 0.03F : 700.0F) / row.codes;
+      CHECK(std::fabs(back[i] - x[i]) <= 1.5F * step);
+    }
+    // What a block can hold exactly comes back exactly, and gives the same bytes again.
+    const auto again = dequantized_all(row.type, quantized(row.type, back));
+    double error = 0.0;
+    for (std::size_t i = 0; i < 512; ++i) error += std::fabs(static_cast<double>(again[i] - back[i]));
+    CHECK(error <= 1e-3 * 512 * 700);
+  }
+}
+
+TEST(k_types_of_special_blocks) {
+  for (const DType type : {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    const std::vector<float> zeros(256, 0.0F);
+    CHECK(dequantized_all(type, quantized(type, zeros)) == zeros);
+    for (const float value : {-3.0F, 3.0F}) {
+      for (const float y : dequantized_all(type, quantized(type, std::vector<float>(256, value)))) {
+        CHECK(std::fabs(y - value) <= 0.02F * 3.0F);
+      }
+    }
+    for (const float spike : {-8.0F, 8.0F}) {  // one value in the whole block
+      std::vector<float> x(256, 0.0F);
+      x[100] = spike;
+      const auto back = dequantized_all(type, quantized(type, x));
+      for (std::size_t i = 0; i < 256; ++i) CHECK(std::fabs(back[i] - x[i]) <= 0.02F * 8.0F);
+    }
+    std::vector<float> tiny(256, 1e-12F);  // below what half scales can say
+    for (const float y : dequantized_all(type, quantized(type, tiny))) CHECK(std::fabs(y) <= 1e-6F);
+  }
+}
+
+TEST(importance_moves_the_error_where_it_matters_less) {
+  for (const DType type : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    std::vector<float> x(256);
+    std::vector<float> importance(256);
+    for (std::size_t i = 0; i < 256; ++i) {
+      x[i] = std::sin(static_cast<float>(i * i % 89) * 1.7F);
+      importance[i] = i % 3 == 0 ? 100.0F : 0.1F;
+    }
+    const auto weighted_error = [&](const std::vector<float>& back) {
+      double sum = 0.0;
+      for (std::size_t i = 0; i < 256; ++i)
+        sum += static_cast<double>(importance[i] * (back[i] - x[i]) * (back[i] - x[i]));
+      return sum;
+    };
+    const auto without = weighted_error(dequantized_all(type, quantized(type, x)));
+    const auto with = weighted_error(dequantized_all(type, quantized(type, x, importance.data())));
+    CHECK(with < without);
+    // An importance of nothing is no importance.
+    const std::vector<float> none(256, 0.0F);
+    const std::vector<float> ones(256, 1.0F);
+    CHECK(quantized(type, x, none.data()) == quantized(type, x, ones.data()));
+  }
 }
 
 TEST(q8_0_rounds_half_away_from_zero) {
