@@ -74,10 +74,6 @@ def block_length(type: str) -> int:
 
 def encode(type: str, values: npt.NDArray[np.floating]) -> EncodedTensor:
     """Rows [n_rows, n_cols] in a block type."""
-    if not hasattr(_core, "quantize"):  # TEMPORARY
-        kind = gguf.GGMLQuantizationType[type]
-        rows = gguf.quants.quantize(np.ascontiguousarray(values, dtype=np.float32), kind).view(np.uint8)
-        return EncodedTensor(type, (values.shape[1], values.shape[0]), rows)
     rows = _core.quantize(type, np.ascontiguousarray(values, dtype=np.float32))
     return EncodedTensor(type, (values.shape[1], values.shape[0]), rows)
 
@@ -167,9 +163,7 @@ class SignPredictor:
         bias = np.clip((self._centre - threshold * self._sigma) / self._slope, -2 * d_model, 2 * d_model)
         bias = np.ascontiguousarray(bias, dtype=np.float32)
         return {
-            "ffn_gate_sign.weight": EncodedTensor(
-                "I32", (bits.shape[1] // 32, d_ff), words
-            ),
+            "ffn_gate_sign.weight": EncodedTensor("I32", (bits.shape[1] // 32, d_ff), words),
             "fc2.bias": EncodedTensor("F32", bias.shape, bias.view(np.uint8).reshape(1, -1)),
         }, 0.0
 
