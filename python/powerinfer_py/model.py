@@ -29,8 +29,10 @@ class ModeInfo(NamedTuple):
 class LayerInfo(NamedTuple):
     """The predictor of one layer."""
 
+    predictor_kind: str
+    """"mlp", "svd", "sign" or "none"."""
     predictor_rank: int
-    """0: the layer has no predictor."""
+    """Width of its inner layer; 0: none, or of kind "sign"."""
     predictor_threshold: float
 
 
@@ -218,7 +220,7 @@ class Model:
 
     @property
     def layers(self) -> list[LayerInfo]:
-        """Predictor rank and threshold of every layer [n_layers]."""
+        """Predictor kind, rank and threshold of every layer [n_layers]."""
         return [LayerInfo(*layer) for layer in self._handle.layers]
 
     def mode_summary(self, mode: str | None = None) -> str:

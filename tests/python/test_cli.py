@@ -294,6 +294,7 @@ def test_inspect(tmp_path: Path) -> None:
     assert facts["tensors"]["by_type"]["F16"] == {"count": 1, "bytes": 2 * 64 * 256}
     assert facts["model"]["activation"] == "fatrelu:0.25"
     assert facts["model"]["predictor_ranks"] == [64, 0]
+    assert facts["model"]["predictor_kinds"] == ["mlp", "none"]
     assert facts["model"]["default_sparsity"] == "predictor"
     assert not facts["model"]["modes"]["threshold"]["available"]
     assert facts["tokenizer"]["n_vocab"] == 512

@@ -42,6 +42,7 @@ def test_model_properties(tiny: TinyModel, model: pi.Model) -> None:
     assert model.sparsity == "predictor"
     assert [mode.name for mode in model.modes if mode.available] == ["dense", "exact", "predictor"]
     assert [layer.predictor_rank for layer in model.layers] == tiny.config["ranks"]
+    assert {layer.predictor_kind for layer in model.layers} == {"mlp"}
     assert "lossless" in model.mode_summary("exact")
     assert "recall" in model.mode_summary()
     assert model.metadata["llama.block_count"] == tiny.config["n_layers"]

@@ -101,6 +101,21 @@ def check_file(source: Path, output: Path, report, text: Path, point: str = "ffn
             assert active.mean() == pytest.approx(choice.density, abs=1e-9)
             found, firing = found + (predicted & active).sum(), firing + active.sum()
         assert found / firing == pytest.approx(report.chosen.recall, abs=0.005)
+        check_engine(output, report, windows[-(len(windows) // 10) :])
+
+
+def check_engine(output: Path, report, windows: np.ndarray) -> None:
+    """The engine computes the file with its predictors, which skip what the report says."""
+    with pi.Model(output) as model, pi.Context(model, n_ctx=N_CTX, n_threads=1) as context:
+        assert context.sparsity == "predictor"
+        assert [layer.predictor_kind for layer in model.layers] == [choice.kind.rstrip("+") for choice in report.layers]
+        for window in windows:
+            context.reset()
+            assert np.isfinite(context.eval(window)).all()
+        for choice, density in zip(report.layers, context.stats["predicted_density"], strict=True):
+            # The inputs of later layers are those that the skipped neurons leave.
+            expected = None if choice.kind == "none" else pytest.approx(choice.predicted_density, abs=0.05)
+            assert density == expected
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

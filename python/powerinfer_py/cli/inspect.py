@@ -60,7 +60,7 @@ def _kind(file: GgufFile, metadata: dict[str, Any], tensors: list[TensorInfo]) -
     if not tensors:
         return "vocabulary only"
     names = [tensor.name for tensor in tensors]
-    if any(name.endswith(".fc1.weight") for name in names):
+    if any(name.endswith((".fc1.weight", ".ffn_gate_sign.weight")) for name in names):
         return "PowerInfer model with predictors"
     if file.has_powerinfer_magic:
         return "PowerInfer model without predictors"
@@ -123,8 +123,11 @@ def _model(path: Path, tensors: list[TensorInfo], activation: str | None) -> dic
             "default_sparsity": model.sparsity,
             "default_sparsity_note": model.mode_summary(),
             "modes": {mode.name: {"available": mode.available, "note": mode.note} for mode in model.modes},
+            "predictor_kinds": [layer.predictor_kind for layer in model.layers],
             "predictor_ranks": [layer.predictor_rank for layer in model.layers],
-            "predictor_thresholds": [layer.predictor_threshold for layer in model.layers if layer.predictor_rank],
+            "predictor_thresholds": [
+                layer.predictor_threshold for layer in model.layers if layer.predictor_kind != "none"
+            ],
         }
 
 
@@ -169,13 +172,17 @@ def _print_facts(facts: dict[str, Any]) -> None:
     line(
         "ffn_down", "transposed, one row per neuron" if model["down_is_transposed"] else "plain, one column per neuron"
     )
-    if any(model["predictor_ranks"]):
-        line("predictor", f"ranks {' '.join(map(str, model['predictor_ranks']))}")
-    else:
-        line("predictor", "none")
+    line("predictor", _predictor_text(model["predictor_kinds"], model["predictor_ranks"]))
     line("sparsity", f"{model['default_sparsity']} by default: {model['default_sparsity_note']}")
     for name, mode in model["modes"].items():
         line(f"  {name}", mode["note"] if mode["available"] else f"not available: {mode['note']}")
+
+
+def _predictor_text(kinds: list[str], ranks: list[int]) -> str:
+    """ "mlp, ranks 64 64", "sign", or each layer's own: "svd 64, sign, none"."""
+    if len(set(kinds)) > 1:
+        return ", ".join(f"{kind} {rank}" if rank else kind for kind, rank in zip(kinds, ranks, strict=True))
+    return f"{kinds[0]}, ranks {' '.join(map(str, ranks))}" if any(ranks) else kinds[0]
 
 
 def _print_tokenizer(tokenizer: dict[str, Any] | None, line: Any) -> None:

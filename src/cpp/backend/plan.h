@@ -36,15 +36,25 @@ struct Activation {
 
 enum class PredictorInput : std::uint8_t { kResidual, kLayerInput, kFfnInput };
 
-/// s = fc2 . relu(fc1 . z) + bias; a neuron is computed iff s >= threshold.
+/// How a predictor scores neurons.
+enum class PredictorKind : std::uint8_t {
+  kNone,
+  kMlp,   // s = fc2 . relu(fc1 . z) + bias
+  kSvd,   // s = fc2 . (fc1 . z) + bias
+  kSign,  // s = d_model - 2 * popcount(sign bits of the neuron XOR those of z) + bias
+};
+
+/// A neuron is computed iff its score >= threshold.
 struct Predictor {
-  WeightView fc1;                   // [rank, d_model]
-  WeightView fc2;                   // [d_ff, rank]
+  PredictorKind kind = PredictorKind::kNone;
+  WeightView fc1;                   // [rank, d_model]; kMlp, kSvd
+  WeightView fc2;                   // [d_ff, rank]; kMlp, kSvd
+  WeightView signs;                 // [d_ff, ceil(d_model / 32)] words; kSign
   const float* fc2_bias = nullptr;  // [d_ff] or null
   float threshold = 0.0F;           // the file's; contexts may override
   PredictorInput input = PredictorInput::kResidual;
 
-  explicit operator bool() const { return static_cast<bool>(fc1); }
+  explicit operator bool() const { return kind != PredictorKind::kNone; }
 };
 
 /// A feed-forward network whose neurons can be skipped one by one.
@@ -158,7 +168,8 @@ struct ModelPlan {
   AttentionShape attention;
   std::size_t d_model = 0;
   std::size_t d_ff_max = 0;
-  std::size_t rank_max = 0;  // largest predictor rank
+  std::size_t rank_max = 0;    // largest predictor rank
+  std::size_t sign_words = 0;  // of an input's sign bits; 0: no layer has a sign predictor
   std::size_t n_vocab = 0;
 };
 

@@ -34,7 +34,7 @@ py::list modes(const PyModel& self) {
 py::list layers(const PyModel& self) {
   py::list result;
   for (const LayerInfo& info : self.model->layers()) {
-    result.append(py::make_tuple(info.predictor_rank, info.predictor_threshold));
+    result.append(py::make_tuple(info.predictor_kind, info.predictor_rank, info.predictor_threshold));
   }
   return result;
 }
@@ -71,7 +71,7 @@ void bind_model(py::module_& module) {
       .def_property_readonly("default_sparsity",
                              [](const PyModel& self) { return sparsity_name(self.model->default_sparsity()); })
       .def_property_readonly("modes", modes, "[(name, available, note)]")
-      .def_property_readonly("layers", layers, "[(predictor rank or 0, predictor threshold)]")
+      .def_property_readonly("layers", layers, "[(predictor kind, its rank or 0, its threshold)]")
       .def(
           "mode_summary",
           [](const PyModel& self, const std::string& mode) {

@@ -27,7 +27,7 @@ std::string obstacle(const ModelImpl& model, Sparsity mode) {
       }
       return "";
     case Sparsity::kPredictor:
-      return model.has_predictors() ? "" : "the file holds no predictor (fc1, fc2 tensors)";
+      return model.has_predictors() ? "" : "the file holds no predictor (tensors fc1 and fc2, or ffn_gate_sign)";
     case Sparsity::kThreshold:
       return "it needs a calibration that does not exist yet";
     default:
@@ -62,6 +62,20 @@ std::string skip_note(const ModelImpl& model, Sparsity mode) {
     default:
       return "";
   }
+}
+
+const char* predictor_kind_name(backend::PredictorKind kind) {
+  switch (kind) {
+    case backend::PredictorKind::kMlp:
+      return "mlp";
+    case backend::PredictorKind::kSvd:
+      return "svd";
+    case backend::PredictorKind::kSign:
+      return "sign";
+    case backend::PredictorKind::kNone:
+      return "none";
+  }
+  return "none";
 }
 
 void check_device(const std::string& device) {
@@ -245,7 +259,8 @@ std::vector<LayerInfo> Model::layers() const {
   std::vector<LayerInfo> infos;
   for (std::size_t layer = 0; layer < impl_->loaded.plan.layers.size(); ++layer) {
     const backend::Predictor& predictor = impl_->ffn(layer).unit.predictor;
-    infos.push_back({static_cast<std::int32_t>(predictor.fc1.n_rows), predictor.threshold});
+    infos.push_back(
+        {predictor_kind_name(predictor.kind), static_cast<std::int32_t>(predictor.fc1.n_rows), predictor.threshold});
   }
   return infos;
 }

@@ -53,6 +53,16 @@ struct AxpyJob {
   float* y;        // [n_cols]; y[0] belongs to col_begin
 };
 
+/// out[r] = n_cols - 2 * popcount(row r XOR input): rows and input as sign bits, 32 to a word, pad bits 0.
+struct SignJob {
+  const std::uint8_t* rows;  // first row
+  std::size_t row_bytes;     // distance of rows
+  std::size_t n_rows;
+  std::size_t n_cols;
+  const std::uint32_t* input;
+  float* out;  // [n_rows]
+};
+
 struct DTypeKernels {
   void (*dot)(const DotJob&) noexcept;
   void (*axpy)(const AxpyJob&) noexcept;
@@ -79,6 +89,7 @@ struct KernelTable {
   void (*gelu_tanh)(std::size_t n, float* x) noexcept;                           // tanh form
   void (*mul)(const float* x, std::size_t n, float* y) noexcept;                 // y *= x
   void (*f32_to_f16)(const float* x, std::size_t n, std::uint16_t* y) noexcept;  // round half to even
+  void (*sign_scores)(const SignJob&) noexcept;
 };
 
 }  // namespace powerinfer::kernels

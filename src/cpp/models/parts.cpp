@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/text.h"
 #include "powerinfer/error.h"
@@ -11,6 +12,7 @@ namespace powerinfer::models {
 namespace {
 
 using backend::PredictorInput;
+using backend::PredictorKind;
 using backend::Slot;
 
 PredictorInput read_predictor_input(const GgufFile& file, PredictorInput fallback) {
@@ -23,18 +25,47 @@ PredictorInput read_predictor_input(const GgufFile& file, PredictorInput fallbac
                                     "' is unknown; supported: residual, layer_input, ffn_input"));
 }
 
-/// The layer's predictor kind; "" when the file does not say.
-std::string read_predictor_kind(const GgufFile& file, std::size_t layer, std::size_t n_layers) {
-  constexpr const char* kKey = "powerinfer.predictor.kind";
-  const GgufValue* value = file.find(kKey);
-  if (value == nullptr) return "";
-  if (!std::holds_alternative<GgufArray>(*value)) return *file.find_string(kKey);
-  const std::vector<std::string>* kinds = file.find_strings(kKey);
-  if (kinds->size() != n_layers) {
-    throw FormatError(
-        base::text(file.path().string(), ": key '", kKey, "': expected ", n_layers, " entries, got ", kinds->size()));
+const char* tensor_of(PredictorKind kind) {
+  return kind == PredictorKind::kSign ? "ffn_gate_sign.weight" : "fc1.weight";
+}
+
+bool any_layer_has(const TensorSource& source, std::size_t n_layers, const char* suffix) {
+  for (std::size_t layer = 0; layer < n_layers; ++layer) {
+    if (source.has(layer_name(layer, suffix))) return true;
   }
-  return (*kinds)[layer];
+  return false;
+}
+
+PredictorKind parse_predictor_kind(const GgufFile& file, const std::string& name, std::size_t layer) {
+  if (name == "mlp") return PredictorKind::kMlp;
+  if (name == "svd") return PredictorKind::kSvd;
+  if (name == "sign") return PredictorKind::kSign;
+  if (name == "none") return PredictorKind::kNone;
+  throw UnsupportedError(base::text(file.path().string(), ": predictor kind '", base::printable(name), "' (layer ",
+                                    layer, ") is unknown; supported: mlp, svd, sign, none"));
+}
+
+/// The layer's predictor kind. One kind for the whole file allows layers without a predictor's tensors.
+PredictorKind read_predictor_kind(const TensorSource& source, std::size_t layer, std::size_t n_layers) {
+  constexpr const char* kKey = "powerinfer.predictor.kind";
+  const GgufFile& file = source.file();
+  const GgufValue* value = file.find(kKey);
+  if (value != nullptr && std::holds_alternative<GgufArray>(*value)) {
+    const std::vector<std::string>* kinds = file.find_strings(kKey);
+    if (kinds->size() != n_layers) {
+      throw FormatError(
+          base::text(file.path().string(), ": key '", kKey, "': expected ", n_layers, " entries, got ", kinds->size()));
+    }
+    return parse_predictor_kind(file, (*kinds)[layer], layer);
+  }
+  const PredictorKind kind =
+      value == nullptr ? PredictorKind::kMlp : parse_predictor_kind(file, *file.find_string(kKey), layer);
+  if (kind == PredictorKind::kNone || source.has(layer_name(layer, tensor_of(kind)))) return kind;
+  if (value != nullptr && !any_layer_has(source, n_layers, tensor_of(kind))) {
+    throw FormatError(base::text(file.path().string(), ": key '", kKey, "' is '", *file.find_string(kKey),
+                                 "', but no layer has a tensor '", tensor_of(kind), "'; re-run the conversion"));
+  }
+  return PredictorKind::kNone;
 }
 
 float read_threshold(const GgufFile& file, std::size_t layer, std::size_t n_layers) {
@@ -53,26 +84,45 @@ float read_threshold(const GgufFile& file, std::size_t layer, std::size_t n_laye
   return threshold;
 }
 
+/// Sign bits of every neuron; those past the last column must be 0, as they are in the input's.
+WeightView load_signs(TensorSource& source, const LoadedModel& model, std::size_t layer) {
+  const std::size_t n_words = (model.hp.d_model + 31) / 32;
+  const std::string name = layer_name(layer, tensor_of(PredictorKind::kSign));
+  const WeightView signs = source.words(name, model.hp.d_ff, n_words);
+  const std::size_t n_used = model.hp.d_model % 32;
+  for (std::size_t row = 0; n_used != 0 && row < signs.n_rows; ++row) {
+    std::uint32_t last = 0;
+    std::memcpy(&last, signs.row(row) + (n_words - 1) * sizeof(last), sizeof(last));
+    if (last >> n_used != 0) {
+      throw FormatError(base::text(source.file().path().string(), ": tensor '", name, "', row ", row,
+                                   ": expected 0 in the bits past the ", model.hp.d_model, " columns"));
+    }
+  }
+  return signs;
+}
+
 backend::Predictor load_predictor(TensorSource& source, const Architecture& architecture, const LoadedModel& model,
                                   std::size_t layer) {
   const GgufFile& file = source.file();
-  const std::string fc1 = layer_name(layer, "fc1.weight");
-  const std::string kind = read_predictor_kind(file, layer, model.hp.n_layers);
-  if (kind == "svd" || kind == "sign") {
-    throw UnsupportedError(base::text(file.path().string(), ": predictors of kind '", kind, "' (layer ", layer,
-                                      ") are not supported yet; supported: mlp, none"));
-  }
-  if (!kind.empty() && kind != "mlp" && kind != "none") {
-    throw UnsupportedError(base::text(file.path().string(), ": predictor kind '", base::printable(kind), "' (layer ",
-                                      layer, ") is unknown; supported: mlp, none"));
-  }
-  if (kind == "none" || (kind.empty() && !source.has(fc1))) return {};
   backend::Predictor predictor;
-  predictor.fc1 = source.matrix_of_any_rows(fc1, model.hp.d_model);
-  predictor.fc2 = source.matrix(layer_name(layer, "fc2.weight"), model.hp.d_ff, predictor.fc1.n_rows);
+  predictor.kind = read_predictor_kind(source, layer, model.hp.n_layers);
+  if (!predictor) return predictor;
+  const bool is_sign = predictor.kind == PredictorKind::kSign;
+  if (is_sign) {
+    predictor.signs = load_signs(source, model, layer);
+  } else {
+    predictor.fc1 = source.matrix_of_any_rows(layer_name(layer, "fc1.weight"), model.hp.d_model);
+    predictor.fc2 = source.matrix(layer_name(layer, "fc2.weight"), model.hp.d_ff, predictor.fc1.n_rows);
+  }
   predictor.fc2_bias = source.optional_vector(layer_name(layer, "fc2.bias"), model.hp.d_ff);
   predictor.threshold = read_threshold(file, layer, model.hp.n_layers);
-  predictor.input = read_predictor_input(file, architecture.predictor_input);
+  const bool is_mlp = predictor.kind == PredictorKind::kMlp;
+  predictor.input = read_predictor_input(file, is_mlp ? architecture.predictor_input : PredictorInput::kFfnInput);
+  if (is_sign && predictor.input != PredictorInput::kFfnInput) {
+    throw FormatError(base::text(file.path().string(), ": the predictor of layer ", layer,
+                                 " is of kind 'sign', which reads 'ffn_input', but powerinfer.predictor.input is '",
+                                 *file.find_string("powerinfer.predictor.input"), "'"));
+  }
   return predictor;
 }
 
@@ -195,6 +245,7 @@ backend::FfnOp load_ffn(TensorSource& source, const Architecture& architecture, 
   unit.predictor = load_predictor(source, architecture, model, layer);
   model.plan.d_ff_max = std::max(model.plan.d_ff_max, d_ff);
   model.plan.rank_max = std::max(model.plan.rank_max, unit.predictor.fc1.n_rows);
+  model.plan.sign_words = std::max(model.plan.sign_words, unit.predictor.signs.n_cols);
   const Slot z = predictor_slot(unit.predictor.input);
   return {std::move(unit), 0, Slot::kNormed, z, Slot::kProjected};
 }

@@ -44,7 +44,8 @@ void check_version(const GgufFile& file) {
 
 bool has_sparse_tensors(const GgufFile& file) {
   return std::ranges::any_of(file.tensors(), [](const TensorInfo& info) {
-    return info.name.ends_with(".ffn_down_t.weight") || info.name.ends_with(".fc1.weight");
+    return info.name.ends_with(".ffn_down_t.weight") || info.name.ends_with(".fc1.weight") ||
+           info.name.ends_with(".ffn_gate_sign.weight");
   });
 }
 

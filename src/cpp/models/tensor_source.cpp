@@ -66,6 +66,24 @@ WeightView TensorSource::matrix(const std::string& name, std::size_t n_rows, std
   return matrix_of_any_rows(name, n_cols);
 }
 
+WeightView TensorSource::words(const std::string& name, std::size_t n_rows, std::size_t n_cols) {
+  const TensorInfo* info = file_.find_tensor(name);
+  if (info == nullptr || info->type != DType::kI32 || !is_matrix(*info) || info->shape[0] != n_cols ||
+      info->shape[1] != n_rows) {
+    const std::string found =
+        info == nullptr ? "nothing" : base::text(dtype_name(info->type), " ", shape_text(info->shape));
+    throw FormatError(base::text(file_.path().string(), ": tensor '", name, "': expected I32 [", n_cols, ", ", n_rows,
+                                 "], got ", found, "; re-run the conversion"));
+  }
+  used_.insert(name);
+  return {reinterpret_cast<const std::uint8_t*>(file_.data(*info)),
+          info->type,
+          Layout::kRows,
+          n_rows,
+          n_cols,
+          n_cols * sizeof(std::uint32_t)};
+}
+
 const float* TensorSource::vector(const std::string& name, std::size_t n) {
   const TensorInfo& info = require(name);
   if (info.n_cols() != n || info.n_rows() != 1) {

@@ -22,6 +22,8 @@ class TensorSource {
   WeightView matrix(const std::string& name, std::size_t n_rows, std::size_t n_cols);
   /// As matrix(), the number of rows taken from the file.
   WeightView matrix_of_any_rows(const std::string& name, std::size_t n_cols);
+  /// A matrix of I32 words in place: `n_rows` rows of `n_cols`. Throws FormatError if absent or otherwise made.
+  WeightView words(const std::string& name, std::size_t n_rows, std::size_t n_cols);
   /// A vector of `n` values as floats, owned by this source's storage (see take_storage).
   const float* vector(const std::string& name, std::size_t n);
   /// Null when absent.

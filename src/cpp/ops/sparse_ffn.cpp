@@ -95,11 +95,24 @@ std::size_t dot_listed(const Ffn& f, const WeightView& weight, Chunk chunk, Buff
   return total;
 }
 
+/// Scores of a chunk by sign bits.
+void sign_chunk(const Ffn& f, Chunk chunk) noexcept {
+  const WeightView& signs = f.unit.predictor.signs;
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+    f.cpu.kernels.sign_scores({signs.row(chunk.begin), signs.row_bytes, chunk.n, f.x.width,
+                               f.cpu.space.signs + row * signs.n_cols, f.cpu.space.gate.row(row) + chunk.begin});
+  }
+}
+
 /// Scores of a chunk (kept in the gate buffer until the gate overwrites them) become mask bits.
 void predict_chunk(const Ffn& f, Chunk chunk) noexcept {
   const backend::Predictor& predictor = f.unit.predictor;
   Workspace& space = f.cpu.space;
-  f.cpu.of(predictor.fc2.type).dot(whole_job(f, predictor.fc2, space.hidden, chunk, space.gate));
+  if (predictor.kind == backend::PredictorKind::kSign) {
+    sign_chunk(f, chunk);
+  } else {
+    f.cpu.of(predictor.fc2.type).dot(whole_job(f, predictor.fc2, space.hidden, chunk, space.gate));
+  }
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
     if (space.forced[row] != 0) continue;
     float* scores = space.gate.row(row) + chunk.begin;
@@ -305,6 +318,13 @@ WorkCount take_counts(Workspace& space) {
   return sum;
 }
 
+/// Bytes that a token's prediction touches.
+std::uint64_t predictor_bytes(const Ffn& f) {
+  const backend::Predictor& predictor = f.unit.predictor;
+  const std::uint64_t bias = predictor.fc2_bias == nullptr ? 0 : f.d_ff * sizeof(float);
+  return predictor.fc1.n_bytes() + predictor.fc2.n_bytes() + predictor.signs.n_bytes() + bias;
+}
+
 void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counters) {
   const WorkCount sum = take_counts(f.cpu.space);
   const std::uint64_t n_all = f.d_ff * f.cpu.n_rows;
@@ -316,7 +336,7 @@ void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counter
   }
   if (!f.cpu.pass.count_bytes) return;
   counters.bytes += sum.n_first * f.first().row_bytes + (f.gated() ? sum.n_up * f.unit.up.row_bytes : 0);
-  if (f.predicted) counters.bytes += f.unit.predictor.fc1.n_bytes() + f.unit.predictor.fc2.n_bytes();
+  if (f.predicted) counters.bytes += predictor_bytes(f);
   const double listed =
       f.unit.transposed_down ? static_cast<double>(f.cpu.space.n_active[0]) / static_cast<double>(f.d_ff) : down_share;
   counters.bytes += static_cast<std::uint64_t>(listed * static_cast<double>(f.unit.down.n_bytes()));
@@ -340,13 +360,30 @@ double run(const Ffn& f, Buffer& out) {
   return 1.0;
 }
 
-/// The predictor's first matrix and its ReLU, from the buffer `z`.
-void predict_hidden(CpuPass& cpu, const backend::Predictor& predictor, Buffer& z) {
+/// The sign bits of the rows of `z`.
+void take_signs(CpuPass& cpu, const Buffer& z) {
+  const std::size_t n_words = cpu.plan.sign_words;
+  cpu.for_rows([&](std::size_t row, int) noexcept {
+    const float* values = z.row(row);
+    std::uint32_t* words = cpu.space.signs + row * n_words;
+    std::fill_n(words, n_words, 0U);
+    for (std::size_t i = 0; i < z.width; ++i) words[i / 32] |= (values[i] < 0.0F ? 1U : 0U) << i % 32;
+  });
+}
+
+/// What a predictor makes of its input before it looks at neurons: sign bits, or the first matrix (and its ReLU).
+void prepare_prediction(CpuPass& cpu, const backend::Predictor& predictor, Buffer& z) {
+  if (predictor.kind == backend::PredictorKind::kSign) {
+    take_signs(cpu, z);
+    return;
+  }
   Buffer& hidden = cpu.space.hidden;
   const std::size_t rank = predictor.fc1.n_rows;
   multiply(cpu, z, predictor.fc1, nullptr, hidden.f32, hidden.stride);
-  const backend::Activation relu{backend::ActivationKind::kRelu, 0.0F};
-  cpu.for_rows([&](std::size_t row, int) noexcept { activate(relu, cpu.kernels, rank, hidden.row(row)); });
+  if (predictor.kind == backend::PredictorKind::kMlp) {
+    const backend::Activation relu{backend::ActivationKind::kRelu, 0.0F};
+    cpu.for_rows([&](std::size_t row, int) noexcept { activate(relu, cpu.kernels, rank, hidden.row(row)); });
+  }
   hidden.width = rank;
   hidden.rounded = false;
   round_input(cpu, hidden, predictor.fc2.type);
@@ -381,7 +418,7 @@ void ffn(CpuPass& cpu, const backend::FfnOp& op, backend::LayerCounters& counter
       if (cpu.space.forced[row] == 0) std::fill_n(f.mask(row), f.d_ff, std::uint8_t{1});
     }
   }
-  if (f.predicted) predict_hidden(cpu, op.unit.predictor, cpu.space.slot(op.z));
+  if (f.predicted) prepare_prediction(cpu, op.unit.predictor, cpu.space.slot(op.z));
   const double down_share = run(f, cpu.space.slot(op.out));
   add_counts(f, down_share, counters);
   show(cpu, TapPoint::kGate, op.unit_index, cpu.space.gate, f.d_ff);

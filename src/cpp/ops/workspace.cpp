@@ -51,6 +51,7 @@ void Workspace::lay_out(const backend::ModelPlan& plan, const backend::ExecutorL
   buffer(gate, plan.d_ff_max);
   buffer(up, plan.d_ff_max);
   buffer(h, plan.d_ff_max);
+  allocate(signs, rows * plan.sign_words);
   allocate(mask, rows * d_ff);
   allocate(forced, rows);
   allocate(active, rows * d_ff);

@@ -58,6 +58,7 @@ class Workspace {
   Buffer gate;                          // [rows, d_ff_max] first pre-activation
   Buffer up;                            // [rows, d_ff_max]
   Buffer h;                             // [rows, d_ff_max]
+  std::uint32_t* signs = nullptr;       // [rows, sign_words] sign bits of a sign predictor's input
   std::uint8_t* mask = nullptr;         // [rows, d_ff_max] 1: active
   std::uint8_t* forced = nullptr;       // [rows] 1: the mask source decided
   std::int32_t* active = nullptr;       // [rows, d_ff_max] ids of h != 0, per neuron chunk, then compacted

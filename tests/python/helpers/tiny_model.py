@@ -9,8 +9,9 @@ arch              "llama", "bamboo", "falcon" or "opt"
 dtype             type of every 2-D tensor: F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q5_K Q6_K (1-D tensors are F32)
 dtypes            {tensor name or suffix: type} exceptions, e.g. {"fc1.weight": "F16", "token_embd.weight": "Q6_K"}
 down              "transposed" (ffn_down_t, [d_ff, d_model]) or "plain" (ffn_down, [d_model, d_ff])
-predictor_rank    0 = none, an int, or one per layer (0 = that layer has none)
-predictor_kind, predictor_input, threshold, layer_thresholds, fc2_bias    the keys and tensor of the fact sheet
+predictor_rank    0 = none, an int, or one per layer (0 = that layer has none; a "sign" layer has one where it is not 0)
+predictor_kind    "mlp", "svd", "sign", "none", or one of these per layer
+predictor_input, threshold, layer_thresholds, fc2_bias    the keys and tensor of the fact sheet
 activation        value of `{arch}.hidden_activation` (None: no key), `activation_param` its parameter
 magic             "auto" (PWRI iff transposed down or a predictor), "GGUF" or "PWRI"
 d_model d_ff n_layers n_heads n_kv_heads head_dim n_vocab n_ctx    sizes; widths default to multiples of 256
@@ -172,7 +173,7 @@ def tiny_model(
     dtypes: Mapping[str, str] | None = None,
     down: str = "transposed",
     predictor_rank: int | Sequence[int] = 0,
-    predictor_kind: str | None = None,
+    predictor_kind: str | Sequence[str] | None = None,
     predictor_input: str | None = None,
     threshold: float | None = None,
     layer_thresholds: Sequence[float] | None = None,
@@ -222,13 +223,14 @@ def tiny_model(
     for layer in range(n_layers):
         builder.attention(layer, attn_bias=attn_bias)
         builder.ffn(layer, plain_down=down == "plain", mlp_bias=mlp_bias)
-        builder.predictor(layer, ranks[layer], fc2_bias=fc2_bias)
+        kind = predictor_kind if isinstance(predictor_kind, str) else (predictor_kind or ["mlp"] * n_layers)[layer]
+        builder.predictor(layer, ranks[layer], kind, fc2_bias=fc2_bias)
 
     chosen: dict[str, tuple[np.ndarray, str]] = {}
     exceptions = dtypes or {}
     for name, values in builder.tensors.items():
         kind = next((t for suffix, t in exceptions.items() if name == suffix or name.endswith("." + suffix)), dtype)
-        chosen[name] = (values, kind)
+        chosen[name] = (values, "I32" if values.dtype == np.int32 else kind)
     for name, replacement in (tensors or {}).items():
         if replacement is None:
             del chosen[name]
@@ -378,11 +380,17 @@ class _Builder:
         constant = 4.0 / np.sqrt(2.0)  # the constant's size after the norm, residual growth of a layer included
         return np.array([NormalDist().inv_cdf(float(p)) / constant for p in chance], np.float32)
 
-    def predictor(self, layer: int, rank: int, *, fc2_bias: bool) -> None:
-        if rank == 0:
+    def predictor(self, layer: int, rank: int, kind: str, *, fc2_bias: bool) -> None:
+        if rank == 0 or kind == "none":
             return
         c, prefix = self.config, f"blk.{layer}."
-        self.tensors[prefix + "fc1.weight"] = self.matrix(rank, c["d_model"])
-        self.tensors[prefix + "fc2.weight"] = self.matrix(c["d_ff"], rank)
         if fc2_bias:
             self.bias(prefix + "fc2.bias", c["d_ff"])
+        if kind == "sign":
+            first = self.tensors[f"{prefix}{'ffn_gate' if GATED[self.arch] else 'ffn_up'}.weight"]
+            bits = np.pad(first < 0, ((0, 0), (0, -first.shape[1] % 32)))
+            words = np.packbits(bits, axis=1, bitorder="little").view("<i4")
+            self.tensors[prefix + "ffn_gate_sign.weight"] = words
+            return
+        self.tensors[prefix + "fc1.weight"] = self.matrix(rank, c["d_model"])
+        self.tensors[prefix + "fc2.weight"] = self.matrix(c["d_ff"], rank)

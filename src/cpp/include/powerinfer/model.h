@@ -44,7 +44,8 @@ struct ModeInfo {
 };
 
 struct LayerInfo {
-  std::int32_t predictor_rank = 0;  ///< 0: no predictor in this layer
+  std::string predictor_kind = "none";  ///< "none", "mlp", "svd", "sign"
+  std::int32_t predictor_rank = 0;      ///< 0: none, or of a kind without one
   float predictor_threshold = 0.0F;
 };
 

@@ -3,6 +3,7 @@
 
 #include "kernels/body/axpy.h"
 #include "kernels/body/dot.h"
+#include "kernels/body/sign.h"
 #include "kernels/body/vector.h"
 #include "kernels/kernel_table.h"
 #include "quant/formats.h"
@@ -33,7 +34,8 @@ constexpr KernelTable make_table(const char* name, quant::FormatList<Formats...>
           silu<V>,
           gelu_tanh<V>,
           mul<V>,
-          f32_to_f16<V>};
+          f32_to_f16<V>,
+          sign_scores<V>};
 }
 
 template <class V>
