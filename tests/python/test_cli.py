@@ -300,7 +300,7 @@ def test_inspect(tmp_path: Path) -> None:
     assert facts["tokenizer"]["n_vocab"] == 512
     assert facts["metadata"]["tokenizer.ggml.tokens"] == "string[512]"
     text = powerinfer("inspect", "-m", tiny.path).stdout
-    for part in ("Q8_0", "fatrelu:0.25", "hidden_activation", "ranks 64 0", "predictor by default", "transposed"):
+    for part in ("Q8_0", "fatrelu:0.25", "hidden_activation", "mlp 64, none", "predictor by default", "transposed"):
         assert part in text
     assert_one_sentence(powerinfer("inspect", tiny.path, "-m", tiny.path), 2, "one file")
 

@@ -32,3 +32,5 @@ TEST(sign_scores) {
     }
   }
 }
+
+TEST_MAIN()
