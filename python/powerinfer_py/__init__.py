@@ -27,7 +27,7 @@ from powerinfer_py._core import (
 )
 from powerinfer_py._core import version as _version
 from powerinfer_py.chat import render_chat_template
-from powerinfer_py.context import Context, Piece, Stats
+from powerinfer_py.context import Context, LayerAudit, Piece, Stats
 from powerinfer_py.log import set_log_callback
 from powerinfer_py.model import LayerInfo, ModeInfo, Model, bundled_model_path
 from powerinfer_py.sampler import Sampled, Sampler
@@ -42,6 +42,7 @@ __all__ = [
     "FormatError",
     "GgufFile",
     "InvalidArgument",
+    "LayerAudit",
     "LayerInfo",
     "ModeInfo",
     "Model",

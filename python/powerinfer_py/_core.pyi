@@ -199,6 +199,7 @@ class _RawStats(TypedDict):
     generate_seconds: float
     density: list[float]
     predicted_density: list[float]
+    audit: list[tuple[int, int, int, int]]
     weight_bytes_per_token: float
     n_threads: int
     n_threads_batch: int
@@ -221,6 +222,7 @@ class Context(metaclass=_Pybind11Type):
         threshold: float | Sequence[float] | None = None,
         n_threads: int = 0,
         n_threads_batch: int = 0,
+        audit: bool = False,
     ) -> None: ...
     def eval(
         self,

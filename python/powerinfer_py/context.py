@@ -72,6 +72,28 @@ class Stats(TypedDict):
     """Bit i: worker i (0 = the caller) has computed something."""
 
 
+@dataclass(frozen=True)
+class LayerAudit:
+    """How the predictor of a layer compared with the truth, counted over (token, neuron) pairs."""
+
+    n_tokens: int
+    n_active: int
+    """Neurons with h != 0 when all are computed."""
+    n_predicted: int
+    n_hit: int
+    """Both active and predicted."""
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the active neurons that were predicted; None: none was active."""
+        return self.n_hit / self.n_active if self.n_active else None
+
+    @property
+    def precision(self) -> float | None:
+        """Share of the predicted neurons that were active; None: none was predicted."""
+        return self.n_hit / self.n_predicted if self.n_predicted else None
+
+
 class Context:
     """State of sequences over a model. One thread at a time; a second one gets a StateError. `cancel` is free.
 
@@ -84,9 +106,12 @@ class Context:
         sparsity, threshold: None: the model's; see `Model`.
         n_threads: threads of single-token passes; None: the model's.
         n_threads_batch: threads of larger passes; None: n_threads.
+        audit: compare the predictor with the neurons that are truly active, see `audit`. Every neuron is computed; the
+            results stay those of the mode.
 
     Raises:
-        InvalidArgument, UnsupportedError: an option that makes no sense, or a mode the model cannot do.
+        InvalidArgument, UnsupportedError: an option that makes no sense, a mode the model cannot do, or an audit of a
+            model without predictors.
         OutOfMemoryError: cache and scratch do not fit into free memory; nothing was allocated.
     """
 
@@ -102,6 +127,7 @@ class Context:
         threshold: float | Sequence[float] | None = None,
         n_threads: SupportsIndex | None = None,
         n_threads_batch: SupportsIndex | None = None,
+        audit: bool = False,
     ) -> None:
         if not isinstance(model, Model):
             raise TypeError(f"model: expected a Model, got {type(model).__name__}")
@@ -115,8 +141,11 @@ class Context:
             threshold=thresholds(threshold),
             n_threads=optional_count("n_threads", n_threads),
             n_threads_batch=optional_count("n_threads_batch", n_threads_batch),
+            audit=audit,
         )
+        self._audits = audit
         self._tokenizer = model.tokenizer if model.has_tokenizer else None
+        self._has_predictor = [layer.predictor_kind != "none" for layer in model.layers]
 
     @property
     def _handle(self) -> _core.Context:
@@ -326,6 +355,24 @@ class Context:
             "scratch_bytes": raw["scratch_bytes"],
             "workers_seen": raw["workers_seen"],
         }
+
+    @property
+    def audit(self) -> list[LayerAudit | None]:
+        """Recall and precision of every layer's predictor so far [n_layers]; None: the layer has no predictor.
+
+        Counted since the context was made or `reset_stats()`, in whatever mode it runs. Tokens whose mask a callback
+        forced are left out.
+
+        Raises:
+            StateError: the context was made without audit=True.
+        """
+        if not self._audits:
+            raise _core.StateError("the context does not audit; make it with audit=True")
+        audits = self._handle.stats["audit"]
+        return [
+            LayerAudit(*counts) if has_predictor else None
+            for counts, has_predictor in zip(audits, self._has_predictor, strict=True)
+        ]
 
     def reset_stats(self) -> None:
         """Starts the counters of `stats` again."""

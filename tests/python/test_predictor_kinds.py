@@ -178,3 +178,79 @@ def test_sign_predictors_read_the_ffn_input(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(pi.FormatError, match=r"'sign', which reads 'ffn_input'.*'residual'"):
         pi.Model(tiny.path)
+
+
+# Audits.
+
+
+def truth_of(
+    path: Path, thresholds: list[float], point: str, kinds: list[str], tiny: TinyModel
+) -> list[tuple[int, ...]]:
+    """(active, predicted, both) of every layer in exact mode, by the definition."""
+    z: list[list[np.ndarray]] = [[] for _ in kinds]
+    h: list[list[np.ndarray]] = [[] for _ in kinds]
+    with pi.Model(path) as model, pi.Context(model, kv_type="f32", sparsity="exact") as context:
+        context.set_tap(point, lambda layer, unit, rows: z[layer].extend(rows))
+        context.set_tap("h", lambda layer, unit, rows: h[layer].extend(rows))
+        context.eval(TOKENS)
+    counts = []
+    for layer, kind in enumerate(kinds):
+        active = np.stack(h[layer]) != 0
+        found = np.stack([scores(tiny, layer, kind, row, blocks=False) for row in z[layer]]) >= thresholds[layer]
+        counts.append((int(active.sum()), int(found.sum()), int((active & found).sum())))
+    return counts
+
+
+@pytest.mark.parametrize("kind", ["mlp", "svd", "sign"])
+@pytest.mark.parametrize("arch", ["llama", "bamboo", "falcon", "opt"])
+def test_audit(arch: str, kind: str, tmp_path: Path) -> None:
+    tiny = tiny_model(
+        tmp_path / "m.gguf", arch, activation="drelu" if arch == "bamboo" else "relu", predictor_rank=32,
+        predictor_kind=kind, predictor_input="ffn_input", threshold=0.0, **SMALL,
+    )  # fmt: skip
+    expected = truth_of(tiny.path, [0.0, 0.0], "ffn_input", [kind] * 2, tiny)
+    with pi.Model(tiny.path) as model:
+        for sparsity in ("exact", "dense"):  # what the predictor reads is what exact mode computes
+            with pi.Context(model, kv_type="f32", sparsity=sparsity, audit=True) as context:
+                context.eval(TOKENS)
+                found = [(layer.n_active, layer.n_predicted, layer.n_hit) for layer in context.audit if layer]
+                assert found == expected
+                assert context.stats["predicted_density"] == [None, None]
+        with pi.Context(model, kv_type="f32", sparsity="predictor", audit=True) as context:
+            audited = context.eval(TOKENS, all_logits=True)
+            stats, layers = context.stats, context.audit
+            assert (layers[0].n_active, layers[0].n_predicted, layers[0].n_hit) == expected[0]
+            assert layers[0].recall == expected[0][2] / expected[0][0]
+            assert layers[0].precision == expected[0][2] / expected[0][1]
+            assert [layer.n_tokens for layer in layers] == [len(TOKENS)] * 2
+            context.reset_stats()
+            assert context.audit[0].n_tokens == 0
+            assert context.audit[0].recall is context.audit[0].precision is None
+            context.eval([3])
+            assert context.audit[1].n_tokens == 1
+        with pi.Context(model, kv_type="f32", sparsity="predictor") as context:
+            assert np.array_equal(context.eval(TOKENS, all_logits=True), audited)
+            assert context.stats["predicted_density"] == stats["predicted_density"]
+            assert context.stats["density"] == stats["density"]
+            for layer, share in zip(layers, stats["density"], strict=True):
+                assert layer.n_hit == round(share * len(TOKENS) * tiny.config["d_ff"])
+            with pytest.raises(pi.StateError, match="audit=True"):
+                _ = context.audit
+
+
+def test_audits_leave_out_forced_tokens_and_layers_without(tmp_path: Path) -> None:
+    tiny = tiny_model(tmp_path / "m.gguf", activation="relu", predictor_rank=[32, 0], threshold=0.0, **SMALL)
+    none = tiny_model(tmp_path / "none.gguf", activation="relu", **SMALL)
+    with pi.Model(tiny.path) as model, pi.Context(model, audit=True, kv_type="f32") as context:
+        context.set_mask(lambda layer, unit, token, position, sequence: np.ones(192, bool) if position % 2 else None)
+        logits = context.eval(TOKENS)
+        assert context.audit[1] is None
+        assert context.audit[0].n_tokens == len(TOKENS) // 2
+        assert context.audit[0].n_predicted < 192 * len(TOKENS) // 2
+        with pi.Context(model, kv_type="f32") as witness:
+            witness.set_mask(
+                lambda layer, unit, token, position, sequence: np.ones(192, bool) if position % 2 else None
+            )
+            assert np.array_equal(witness.eval(TOKENS), logits)
+    with pi.Model(none.path) as model, pytest.raises(pi.UnsupportedError, match="no predictor to audit"):
+        pi.Context(model, audit=True)

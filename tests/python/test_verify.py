@@ -95,6 +95,22 @@ def test_a_model_against_itself(files):
     assert report.fingerprint == report.stored_fingerprint
 
 
+def test_recall_is_that_of_an_audit(files, tmp_path):
+    _, _, text = files
+    path = tiny_model(tmp_path / "m.gguf", predictor_rank=[64, 0, 32], threshold=0.1, **SIZES).path
+    with pi.Model(path) as model:
+        report = verify_model(model, path, [text], Bounds(min_recall=0.99), n_ctx=N_CTX, max_tokens=100)
+        windows = load_windows(model, [text], n_ctx=N_CTX, max_windows=2)
+        with pi.Context(model, n_ctx=N_CTX, audit=True) as context:
+            for window in windows:
+                context.reset()
+                context.eval(window)
+            audit = context.audit
+    assert report.recall == [audit[0].recall, None, audit[2].recall]
+    assert 0 < report.mean_recall < 0.99
+    assert "--min-recall" in report.failures[0]
+
+
 def test_memory_does_not_grow_with_the_vocabulary():
     assert scoring.rows_at_once(150_000) * 150_000 * 4 <= 64 << 20
     assert scoring.rows_at_once(10**9) == 16

@@ -113,7 +113,8 @@ def verify_model(
         other = stack.enter_context(_opened(against, n_threads, progress))
         windows = _common_windows(model, other, texts, n_ctx, max_tokens)
         size = windows.shape[1]
-        ours = stack.enter_context(Context(model, n_ctx=size, n_batch=min(512, size), n_threads=n_threads))
+        audit = model.sparsity == "predictor"
+        ours = stack.enter_context(Context(model, n_ctx=size, n_batch=min(512, size), n_threads=n_threads, audit=audit))
         mode = "exact" if _has_mode(other, "exact") else "dense"
         theirs = stack.enter_context(
             Context(other, n_ctx=size, n_batch=min(512, size), n_threads=n_threads, sparsity=mode)  # type: ignore[arg-type]
@@ -137,7 +138,9 @@ def verify_model(
             against_perplexity=comparison.theirs.perplexity,
             density=stats["density"],
             predicted_density=stats["predicted_density"],
-            recall=[None] * model.n_layers,
+            recall=[None if layer is None else layer.recall for layer in ours.audit]
+            if audit
+            else [None] * model.n_layers,
             layer_errors=comparison.layer_errors(),
             stored_fingerprint=stored,
             fingerprint=fingerprint,

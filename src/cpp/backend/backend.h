@@ -47,6 +47,7 @@ struct LayerCounters {
   std::uint64_t n_masked = 0;     // d_ff * rows where a mask decided
   std::uint64_t n_nonzero = 0;    // h != 0
   std::uint64_t bytes = 0;        // FFN weight bytes touched
+  LayerAudit audit;               // where Pass::audit asks for it and the layer has a predictor
 };
 
 /// Everything a pass needs beside the prepared plan.
@@ -61,6 +62,7 @@ struct Pass {
   TapSink* const* taps = nullptr;  // [number of TapPoints], null members: nobody listens
   MaskSource* mask_source = nullptr;
   bool count_bytes = false;  // add to LayerCounters::bytes (single-token passes)
+  bool audit = false;        // compute every neuron and compare the predictor with what is non-zero
 };
 
 /// A part of a layer's FFN, for a backend that computes some neurons while another computes the rest.

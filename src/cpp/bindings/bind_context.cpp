@@ -66,7 +66,7 @@ KvType kv_type_from(const std::string& name) {
 
 std::shared_ptr<PyContext> make(const PyModel& model, int n_ctx, int n_seqs, int n_batch, const std::string& kv_type,
                                 const std::optional<std::string>& sparsity, const py::object& threshold, int n_threads,
-                                int n_threads_batch) {
+                                int n_threads_batch, bool audit) {
   ContextOptions options{.n_ctx = n_ctx,
                          .n_seqs = n_seqs,
                          .n_batch = n_batch,
@@ -74,7 +74,8 @@ std::shared_ptr<PyContext> make(const PyModel& model, int n_ctx, int n_seqs, int
                          .sparsity = std::nullopt,
                          .threshold = thresholds_from(threshold),
                          .n_threads = n_threads,
-                         .n_threads_batch = n_threads_batch};
+                         .n_threads_batch = n_threads_batch,
+                         .audit = audit};
   if (sparsity) options.sparsity = parse_sparsity(*sparsity);
   const py::gil_scoped_release release;
   return std::make_shared<PyContext>(model, options);
@@ -144,6 +145,11 @@ py::dict stats(const PyContext& self) {
   result["generate_seconds"] = s.generate_seconds;
   result["density"] = s.density;
   result["predicted_density"] = s.predicted_density;
+  py::list audits;
+  for (const LayerAudit& audit : s.audit) {
+    audits.append(py::make_tuple(audit.n_tokens, audit.n_active, audit.n_predicted, audit.n_hit));
+  }
+  result["audit"] = std::move(audits);
   result["weight_bytes_per_token"] = s.weight_bytes_per_token;
   result["n_threads"] = s.n_threads;
   result["n_threads_batch"] = s.n_threads_batch;
@@ -175,7 +181,8 @@ void bind_context(py::module_& module) {
                                                     "State of sequences over a model; one thread at a time.")
       .def(py::init(&make), py::arg("model"), py::kw_only(), py::arg("n_ctx") = 0, py::arg("n_seqs") = 1,
            py::arg("n_batch") = 512, py::arg("kv_type") = "f16", py::arg("sparsity") = py::none(),
-           py::arg("threshold") = py::none(), py::arg("n_threads") = 0, py::arg("n_threads_batch") = 0)
+           py::arg("threshold") = py::none(), py::arg("n_threads") = 0, py::arg("n_threads_batch") = 0,
+           py::arg("audit") = false)
       .def("eval", eval, py::arg("tokens"), py::arg("all_logits") = false, py::arg("out") = py::none(),
            "Appends tokens to sequence 0; float32 [n_vocab], or [n_tokens, n_vocab] with all_logits.")
       .def("forward", forward, py::arg("entries"),

@@ -66,6 +66,9 @@ ContextOptions resolve(const Model& model, ContextOptions options) {
   in_range("n_threads", options.n_threads, 1, kMaxThreads);
   in_range("n_threads_batch", options.n_threads_batch, 1, kMaxThreads);
   options.sparsity = model.impl().resolve(options.sparsity.value_or(model.default_sparsity()));
+  if (options.audit && !model.impl().has_predictors()) {
+    throw UnsupportedError(base::text(model.file().path().string(), ": audit: the file holds no predictor to audit"));
+  }
   if (options.threshold.empty()) options.threshold = model.options().threshold;
   return options;
 }
@@ -202,7 +205,7 @@ void Context::Impl::run_pass(std::span<const BatchEntry> entries, bool is_single
   }
   const auto start = std::chrono::steady_clock::now();
   executor->submit({rows, outputs, target, kv->view(), modes, is_single ? options.n_threads : options.n_threads_batch,
-                    &cancelled, taps.data(), mask_source, is_single});
+                    &cancelled, taps.data(), mask_source, is_single, options.audit});
   if (executor->wait() == backend::PassResult::kCancelled) {
     cancelled.store(false);
     throw CancelledError("evaluation was cancelled; the context stands at the last finished block");
@@ -299,6 +302,7 @@ Stats Context::stats() const {
     stats.density.push_back(share(layer.n_nonzero, layer.n_neurons));
     stats.predicted_density.push_back(share(layer.n_predicted, layer.n_masked));
     ffn_bytes += layer.bytes;
+    if (impl_->options.audit) stats.audit.push_back(layer.audit);
   }
   if (impl_->n_generated_tokens > 0) {
     stats.weight_bytes_per_token = static_cast<double>(impl_->executor->dense_bytes_per_token()) +

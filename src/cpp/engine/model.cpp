@@ -141,8 +141,9 @@ std::vector<backend::LayerMode> ModelImpl::layer_modes(Sparsity mode, const std:
   for (std::size_t layer = 0; layer < n_layers; ++layer) {
     const backend::Predictor& predictor = ffn(layer).unit.predictor;
     modes[layer].mode = mode;
-    if (mode != Sparsity::kPredictor) continue;
-    if (!predictor) modes[layer].mode = has_true_zeros() ? Sparsity::kExact : Sparsity::kDense;
+    if (mode == Sparsity::kPredictor && !predictor) {
+      modes[layer].mode = has_true_zeros() ? Sparsity::kExact : Sparsity::kDense;
+    }
     modes[layer].threshold = threshold.empty()       ? predictor.threshold
                              : threshold.size() == 1 ? threshold[0]
                                                      : threshold[layer];

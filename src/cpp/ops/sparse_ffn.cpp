@@ -27,6 +27,7 @@ struct Ffn {
   Buffer& x;
   bool predicted;   // fc2's scores decide for rows that are not forced
   bool masked;      // space.mask decides
+  bool audited;     // every neuron is computed, the mask is compared with the truth and applied afterwards
   bool skip_zeros;  // rows of up and down are skipped where h is already zero
   float threshold;
   const float* down_bias;  // null: none, or not this part's to add
@@ -126,7 +127,7 @@ void predict_chunk(const Ffn& f, Chunk chunk) noexcept {
 void first_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
   Buffer& gate = f.cpu.space.gate;
   const float* bias = f.first_bias();
-  if (!f.masked) {
+  if (!f.masked || f.audited) {
     f.cpu.of(f.first().type).dot(whole_job(f, f.first(), f.x, chunk, gate));
     scratch.count.n_first += chunk.n * f.cpu.n_rows;
     for (std::size_t row = 0; row < f.cpu.n_rows && bias != nullptr; ++row) {
@@ -173,6 +174,29 @@ void up_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
   }
 }
 
+/// Compares the predictor's mask with what is non-zero, then zeroes what the mask forbids.
+void audit_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
+  Workspace& space = f.cpu.space;
+  for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
+    const std::uint8_t* mask = f.mask(row) + chunk.begin;
+    float* h = space.h.row(row) + chunk.begin;
+    float* gate = space.gate.row(row) + chunk.begin;
+    LayerAudit count;
+    for (std::size_t i = 0; i < chunk.n; ++i) {
+      const std::uint64_t active = h[i] != 0.0F ? 1 : 0;
+      count.n_active += active;
+      count.n_predicted += mask[i];
+      count.n_hit += active & mask[i];
+      if (f.masked && mask[i] == 0) h[i] = gate[i] = 0.0F;
+    }
+    if (f.masked) scratch.count.n_predicted += count.n_predicted;
+    if (space.forced[row] != 0) continue;
+    scratch.count.audit.n_active += count.n_active;
+    scratch.count.audit.n_predicted += count.n_predicted;
+    scratch.count.audit.n_hit += count.n_hit;
+  }
+}
+
 /// Lists the neurons that the down projection adds, and rounds h where down's type asks for it.
 void list_chunk(const Ffn& f, std::size_t chunk_index, Chunk chunk, WorkerScratch& scratch) noexcept {
   Workspace& space = f.cpu.space;
@@ -201,7 +225,7 @@ void neuron_chunk(const Ffn& f, std::size_t chunk_index, WorkerScratch& scratch)
   const std::size_t begin = chunk_index * kNeuronChunk;
   const Chunk chunk{begin, std::min(kNeuronChunk, f.d_ff - begin)};
   Workspace& space = f.cpu.space;
-  if (f.predicted) predict_chunk(f, chunk);
+  if (f.predicted || f.audited) predict_chunk(f, chunk);
   first_chunk(f, chunk, scratch);
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
     float* h = space.h.row(row) + begin;
@@ -209,6 +233,7 @@ void neuron_chunk(const Ffn& f, std::size_t chunk_index, WorkerScratch& scratch)
     activate(f.unit.activation, f.cpu.kernels, chunk.n, h);
   }
   if (f.gated()) up_chunk(f, chunk, scratch);
+  if (f.audited) audit_chunk(f, chunk, scratch);
   list_chunk(f, chunk_index, chunk, scratch);
 }
 
@@ -313,6 +338,9 @@ WorkCount take_counts(Workspace& space) {
     sum.n_first += worker.count.n_first;
     sum.n_up += worker.count.n_up;
     sum.n_nonzero += worker.count.n_nonzero;
+    sum.audit.n_active += worker.count.audit.n_active;
+    sum.audit.n_predicted += worker.count.audit.n_predicted;
+    sum.audit.n_hit += worker.count.audit.n_hit;
     worker.count = {};
   }
   return sum;
@@ -334,9 +362,16 @@ void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counter
     counters.n_masked += n_all;
     counters.n_predicted += sum.n_predicted;
   }
+  if (f.audited) {
+    counters.audit.n_tokens +=
+        static_cast<std::uint64_t>(std::count(f.cpu.space.forced, f.cpu.space.forced + f.cpu.n_rows, std::uint8_t{0}));
+    counters.audit.n_active += sum.audit.n_active;
+    counters.audit.n_predicted += sum.audit.n_predicted;
+    counters.audit.n_hit += sum.audit.n_hit;
+  }
   if (!f.cpu.pass.count_bytes) return;
   counters.bytes += sum.n_first * f.first().row_bytes + (f.gated() ? sum.n_up * f.unit.up.row_bytes : 0);
-  if (f.predicted) counters.bytes += predictor_bytes(f);
+  if (f.predicted || f.audited) counters.bytes += predictor_bytes(f);
   const double listed =
       f.unit.transposed_down ? static_cast<double>(f.cpu.space.n_active[0]) / static_cast<double>(f.d_ff) : down_share;
   counters.bytes += static_cast<std::uint64_t>(listed * static_cast<double>(f.unit.down.n_bytes()));
@@ -396,6 +431,7 @@ Ffn make_ffn(CpuPass& cpu, const backend::FfnOp& op) {
           .x = cpu.space.slot(op.x),
           .predicted = false,
           .masked = false,
+          .audited = false,
           .skip_zeros = true,
           .threshold = 0.0F,
           .down_bias = op.unit.down_bias,
@@ -411,14 +447,16 @@ void ffn(CpuPass& cpu, const backend::FfnOp& op, backend::LayerCounters& counter
   f.predicted = f.masked = mode.mode == Sparsity::kPredictor && op.unit.predictor;
   f.skip_zeros = mode.mode != Sparsity::kDense;
   f.threshold = mode.threshold;
+  f.audited = cpu.pass.audit && op.unit.predictor;
   if (force_masks(f, op.unit_index)) {
+    f.audited = f.audited && f.predicted;  // else the mask of the other rows is not the predictor's
     f.masked = true;
     f.skip_zeros = true;
     for (std::size_t row = 0; row < cpu.n_rows; ++row) {
       if (cpu.space.forced[row] == 0) std::fill_n(f.mask(row), f.d_ff, std::uint8_t{1});
     }
   }
-  if (f.predicted) prepare_prediction(cpu, op.unit.predictor, cpu.space.slot(op.z));
+  if (f.predicted || f.audited) prepare_prediction(cpu, op.unit.predictor, cpu.space.slot(op.z));
   const double down_share = run(f, cpu.space.slot(op.out));
   add_counts(f, down_share, counters);
   show(cpu, TapPoint::kGate, op.unit_index, cpu.space.gate, f.d_ff);

@@ -36,6 +36,7 @@ struct alignas(64) WorkCount {
   std::uint64_t n_first = 0;  // rows of gate (ungated: up) computed
   std::uint64_t n_up = 0;
   std::uint64_t n_nonzero = 0;
+  LayerAudit audit;
 };
 
 struct WorkerScratch {

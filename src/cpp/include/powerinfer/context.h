@@ -27,6 +27,7 @@ struct ContextOptions {
   std::vector<float> threshold = {};      ///< default: the model's; one value or one per layer
   int n_threads = 0;                      ///< single-token passes; 0 = the model's default
   int n_threads_batch = 0;                ///< larger passes; 0 = n_threads
+  bool audit = false;                     ///< compare predictors with the truth, see Stats::audit
 };
 
 struct BatchEntry {
@@ -73,6 +74,14 @@ class MaskSource {
   virtual bool mask(int layer, int unit, const BatchEntry& entry, std::span<std::uint8_t> active) = 0;
 };
 
+/// How a layer's predictor compared with the truth, over (token, neuron) pairs; neurons with h != 0 are active.
+struct LayerAudit {
+  std::uint64_t n_tokens = 0;
+  std::uint64_t n_active = 0;
+  std::uint64_t n_predicted = 0;
+  std::uint64_t n_hit = 0;  ///< active and predicted: recall = n_hit / n_active, precision = n_hit / n_predicted
+};
+
 /// Counters since construction or reset_stats().
 struct Stats {
   std::int64_t n_prompt_tokens = 0;  ///< tokens of passes with more than one token
@@ -81,6 +90,7 @@ struct Stats {
   double generate_seconds = 0;
   std::vector<double> density;            ///< [n_layers] share of h != 0; -1 where nothing ran
   std::vector<double> predicted_density;  ///< [n_layers] share predicted active; -1 where no predictor ran
+  std::vector<LayerAudit> audit;          ///< [n_layers]; empty without ContextOptions::audit
   double weight_bytes_per_token = 0;      ///< mean bytes of weights touched per single-token pass; 0 if none ran
   int n_threads = 0;
   int n_threads_batch = 0;
