@@ -11,6 +11,7 @@ several sequences and is used by one thread at a time. The package logs to `logg
 """
 
 from powerinfer_py._core import (
+    ActivationCounter,
     CancelledError,
     DeviceError,
     Error,
@@ -18,6 +19,8 @@ from powerinfer_py._core import (
     GgufFile,
     InvalidArgument,
     OutOfMemoryError,
+    RowRecorder,
+    SquareSums,
     StateError,
     StreamDecoder,
     TensorInfo,
@@ -35,6 +38,7 @@ from powerinfer_py.sampler import Sampled, Sampler
 __version__ = _version()
 
 __all__ = [
+    "ActivationCounter",
     "CancelledError",
     "Context",
     "DeviceError",
@@ -48,8 +52,10 @@ __all__ = [
     "Model",
     "OutOfMemoryError",
     "Piece",
+    "RowRecorder",
     "Sampled",
     "Sampler",
+    "SquareSums",
     "StateError",
     "Stats",
     "StreamDecoder",

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from powerinfer_py import _core
 from powerinfer_py._arguments import count, optional_count, thresholds
+from powerinfer_py._core import TapSink
 from powerinfer_py.model import Model, Sparsity
 from powerinfer_py.sampler import Sampler
 
-TapPoint = Literal["layer_input", "residual", "ffn_input", "gate", "h", "ffn_output"]
+TapPoint = Literal["layer_input", "attn_input", "attn_output", "residual", "ffn_input", "gate", "h", "ffn_output"]
 TapCallback = Callable[[int, int, npt.NDArray[np.float32]], None]
 MaskCallback = Callable[[int, int, int, int, int], "npt.NDArray[np.bool_] | None"]
 
@@ -380,12 +381,14 @@ class Context:
 
     # Observation.
 
-    def set_tap(self, point: TapPoint, callback: TapCallback | None) -> None:
+    def set_tap(self, point: TapPoint, callback: TapCallback | TapSink | None) -> None:
         """Calls `callback(layer, unit, values)` for a named point of every layer; None detaches.
 
-        values is a float32 copy [rows, width]: d_model wide for "layer_input", "residual", "ffn_input" and
-        "ffn_output", d_ff wide for "gate" and "h". A pass may bring its rows in several calls, in order. The
-        callback must not use the context.
+        values is a float32 copy [rows, width]: d_model wide for "layer_input", "attn_input" (what q, k and v are
+        made of), "residual", "ffn_input" and "ffn_output", n_heads * head_dim wide for "attn_output" (what the output
+        projection reads), d_ff wide for "gate" and "h". A pass may bring its rows in several calls, in order. The
+        callback must not use the context. An `ActivationCounter`, `SquareSums` or `RowRecorder` in its place takes
+        the rows in without Python.
         """
         self._handle.set_tap(point, callback)
 

@@ -268,6 +268,7 @@ def test_taps_and_masks(tiny: TinyModel, model: pi.Model) -> None:
     context = pi.Context(model, n_ctx=32, sparsity="dense")
     seen: dict[str, list[tuple[int, int, np.ndarray]]] = {}
     widths = dict.fromkeys(("layer_input", "residual", "ffn_input", "ffn_output"), model.d_model)
+    widths |= {"attn_input": model.d_model, "attn_output": model.n_heads * model.head_dim}
     widths |= {"gate": model.d_ff, "h": model.d_ff}
     for point in widths:
         context.set_tap(point, lambda *event, point=point: seen.setdefault(point, []).append(event))  # type: ignore[arg-type]

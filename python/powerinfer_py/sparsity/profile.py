@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from powerinfer_py._core import InvalidArgument, UnsupportedError
+from powerinfer_py._core import ActivationCounter, InvalidArgument, UnsupportedError
 from powerinfer_py.context import Context
 from powerinfer_py.files import GgufInput, GgufOutput, Progress, TensorSpec, write_atomically
 from powerinfer_py.model import Model
@@ -187,15 +187,12 @@ class _Run:
 
     def _count_windows(self, windows: npt.NDArray[np.int32], journal: _Journal) -> None:
         per_save = max(1, _JOURNAL_TOKENS // self._n_ctx)
-        counts = journal.counts
-
-        def add(layer: int, unit: int, h: npt.NDArray[np.float32]) -> None:
-            counts[layer] += np.count_nonzero(h, axis=0)
-
+        counter = ActivationCounter(*journal.counts.shape)
+        before = journal.counts.copy()
         with Context(
             self._model, n_ctx=self._n_ctx, n_batch=min(512, self._n_ctx), sparsity="exact", kv_type="f32"
         ) as context:
-            context.set_tap("h", add)
+            context.set_tap("h", counter)
             self._progress.start("counting activations", windows.size, "tokens")
             self._progress.advance(journal.n_done * self._n_ctx)
             for window in windows[journal.n_done :]:
@@ -204,6 +201,7 @@ class _Run:
                 journal.n_done += 1
                 self._progress.advance(self._n_ctx)
                 if journal.n_done % per_save == 0 or journal.n_done == len(windows):
+                    journal.counts = before + counter.counts.astype(np.int64)
                     journal.save()
             self._progress.finish()
 

@@ -59,7 +59,7 @@ struct Pass {
   std::span<const LayerMode> modes;  // [n_layers]
   int n_threads = 1;
   const std::atomic<bool>* cancelled = nullptr;
-  TapSink* const* taps = nullptr;  // [number of TapPoints], null members: nobody listens
+  TapSink* const* taps = nullptr;  // [kTapPoints], null members: nobody listens
   MaskSource* mask_source = nullptr;
   bool count_bytes = false;  // add to LayerCounters::bytes (single-token passes)
   bool audit = false;        // compute every neuron and compare the predictor with what is non-zero

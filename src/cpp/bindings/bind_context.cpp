@@ -44,7 +44,9 @@ PyContext::~PyContext() = default;
 namespace {
 
 TapPoint tap_point_from(const std::string& name) {
-  constexpr std::array<std::pair<const char*, TapPoint>, 6> kPoints{{{"layer_input", TapPoint::kLayerInput},
+  constexpr std::array<std::pair<const char*, TapPoint>, 8> kPoints{{{"layer_input", TapPoint::kLayerInput},
+                                                                     {"attn_input", TapPoint::kAttnInput},
+                                                                     {"attn_output", TapPoint::kAttnOutput},
                                                                      {"residual", TapPoint::kResidual},
                                                                      {"ffn_input", TapPoint::kFfnInput},
                                                                      {"gate", TapPoint::kGate},
@@ -161,9 +163,14 @@ py::dict stats(const PyContext& self) {
   return result;
 }
 
-void set_tap(PyContext& self, const std::string& point_name, const std::optional<py::function>& callable) {
+void set_tap(PyContext& self, const std::string& point_name, const py::object& listener) {
   const TapPoint point = tap_point_from(point_name);
-  auto sink = callable ? std::make_unique<CallableTap>(*callable) : nullptr;
+  std::shared_ptr<TapSink> sink;
+  if (py::isinstance<TapSink>(listener)) {
+    sink = listener.cast<std::shared_ptr<TapSink>>();
+  } else if (!listener.is_none()) {
+    sink = std::make_shared<CallableTap>(listener.cast<py::function>());
+  }
   self.context.set_tap(point, sink.get());
   self.taps[point] = std::move(sink);
 }
@@ -211,7 +218,7 @@ void bind_context(py::module_& module) {
       .def_property_readonly("stats", stats)
       .def("reset_stats", [](PyContext& self) { self.context.reset_stats(); })
       .def("set_tap", set_tap, py::arg("point"), py::arg("callback").none(true),
-           "callback(layer, unit, float32 [rows, width]) for a named point; None detaches.")
+           "A TapSink or callback(layer, unit, float32 [rows, width]) for a named point; None detaches.")
       .def("set_mask", set_mask, py::arg("callback").none(true),
            "callback(layer, unit, token, position, sequence) -> bool [d_ff] or None; None detaches.");
 }

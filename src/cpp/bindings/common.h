@@ -52,13 +52,12 @@ struct PySampler {
   std::atomic<bool> busy{false};
 };
 
-class CallableTap;
 class CallableMask;
 
 struct PyContext {
   PyContext(const PyModel& model, const ContextOptions& options);
   ~PyContext();
-  std::map<TapPoint, std::unique_ptr<CallableTap>> taps;  // outlive the context that calls them
+  std::map<TapPoint, std::shared_ptr<TapSink>> taps;  // outlive the context that calls them
   std::unique_ptr<CallableMask> mask;
   Context context;
 };
@@ -96,6 +95,7 @@ void bind_quant(py::module_& module);
 void bind_tokenizer(py::module_& module);
 void bind_model(py::module_& module);
 void bind_sampler(py::module_& module);
+void bind_sinks(py::module_& module);
 void bind_context(py::module_& module);
 void bind_generator(py::module_& module);
 

@@ -14,6 +14,7 @@ PYBIND11_MODULE(_core, module) {
   bindings::bind_tokenizer(module);
   bindings::bind_model(module);
   bindings::bind_sampler(module);
+  bindings::bind_sinks(module);
   bindings::bind_context(module);
   bindings::bind_generator(module);
 }

@@ -24,7 +24,6 @@ namespace {
 
 constexpr int kDefaultCtx = 4096;
 constexpr int kMaxThreads = 1024;
-constexpr std::size_t kNumTaps = static_cast<std::size_t>(TapPoint::kFfnOutput) + 1;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -143,7 +142,7 @@ struct Context::Impl {
   std::uint64_t kv_bytes;
   std::optional<engine::KvCache> kv;
   std::unique_ptr<backend::Executor> executor;
-  std::array<TapSink*, kNumTaps> taps{};
+  std::array<TapSink*, kTapPoints> taps{};
   MaskSource* mask_source = nullptr;
   std::atomic<bool> busy{false};
   std::atomic<bool> cancelled{false};

@@ -22,10 +22,12 @@ void build_layer(TensorSource& source, const Architecture& architecture, LoadedM
   ops.emplace_back(backend::TapOp{TapPoint::kLayerInput, Slot::kResidual});
   ops.emplace_back(norm("attn_norm", Slot::kNormed));
   if (own_norm) ops.emplace_back(norm("attn_norm_2", Slot::kNormed2));
+  ops.emplace_back(backend::TapOp{TapPoint::kAttnInput, attention_in});
   ops.emplace_back(backend::LinearOp{
       attention_in, Slot::kQkv, {load_linear(source, layer_name(layer, "attn_qkv"), qkv_width, model.hp.d_model, 0)}});
   ops.emplace_back(backend::RopeOp{backend::RopeStyle::kNeox});
   ops.emplace_back(backend::AttentionOp{});
+  ops.emplace_back(backend::TapOp{TapPoint::kAttnOutput, Slot::kAttention});
   // The residual stays the layer input until the FFN has run: its predictor reads it.
   ops.emplace_back(load_attention_output(source, model, layer, Slot::kNormed2));
   ops.emplace_back(backend::TapOp{TapPoint::kResidual, Slot::kResidual});

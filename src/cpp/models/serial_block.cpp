@@ -15,9 +15,11 @@ void build_serial_layer(TensorSource& source, const Architecture& architecture, 
   ops.emplace_back(backend::TapOp{TapPoint::kLayerInput, Slot::kResidual});
   if (needs_layer_input(ffn)) ops.emplace_back(backend::CopyOp{Slot::kResidual, Slot::kLayerInput});
   ops.emplace_back(norm("attn_norm"));
+  ops.emplace_back(backend::TapOp{TapPoint::kAttnInput, Slot::kNormed});
   ops.emplace_back(load_qkv(source, model, layer, Slot::kNormed));
   if (block.rope) ops.emplace_back(backend::RopeOp{backend::RopeStyle::kInterleaved});
   ops.emplace_back(backend::AttentionOp{});
+  ops.emplace_back(backend::TapOp{TapPoint::kAttnOutput, Slot::kAttention});
   ops.emplace_back(load_attention_output(source, model, layer, Slot::kProjected));
   ops.emplace_back(backend::AddOp{Slot::kProjected, Slot::kResidual});
   ops.emplace_back(backend::TapOp{TapPoint::kResidual, Slot::kResidual});

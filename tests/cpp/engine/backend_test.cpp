@@ -47,7 +47,7 @@ class PassData {
   backend::KvView kv_;
   std::vector<backend::LayerMode> modes_;
   std::vector<float> logits_;
-  std::array<TapSink*, 6> taps_{};
+  std::array<TapSink*, kTapPoints> taps_{};
   std::atomic<bool> cancelled_{false};
 };
 

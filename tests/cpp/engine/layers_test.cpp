@@ -71,7 +71,7 @@ HalfResult run_half(const kernels::KernelTable& kernels, backend::ModelPlan plan
   const std::atomic<bool> cancelled{false};
   Recorder inner;
   Recorder output;
-  std::array<TapSink*, 6> taps{};
+  std::array<TapSink*, kTapPoints> taps{};
   taps[static_cast<std::size_t>(TapPoint::kResidual)] = &inner;
   taps[static_cast<std::size_t>(TapPoint::kFfnOutput)] = &output;
   const auto backend = ops::make_cpu_backend(kernels);

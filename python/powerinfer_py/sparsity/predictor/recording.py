@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from powerinfer_py._core import InvalidArgument
+from powerinfer_py._core import InvalidArgument, RowRecorder
 from powerinfer_py.context import Context, TapPoint
 from powerinfer_py.files import Progress, check_free_disk
 from powerinfer_py.model import Model
@@ -20,8 +19,6 @@ from powerinfer_py.sparsity.text import load_windows
 
 _HELD_OUT_SHARE = 10
 """Every text's last tenth is kept for judging what was trained on the rest."""
-_LARGEST = np.float32(65504)
-_SMALLEST = np.float16(6e-8)
 
 
 @dataclass(frozen=True)
@@ -160,15 +157,19 @@ def record(
         context = stack.enter_context(
             Context(model, n_ctx=n_ctx, n_batch=min(512, n_ctx), sparsity="exact", n_threads=n_threads)
         )
-        context.set_tap(plan.point, _Sink("z", files))
+        widths = {"z": model.d_model, "x": model.d_model, "h": model.d_ff}
+        sinks = {what: RowRecorder(model.n_layers, widths[what], list(recordings)) for what in names}
+        context.set_tap(plan.point, sinks["z"])
         if plan.with_ffn_input:
-            context.set_tap("ffn_input", _Sink("x", files))
+            context.set_tap("ffn_input", sinks["x"])
         progress.start("reading text", windows.n_train + windows.n_held_out, "tokens")
         for part, with_h in ((windows.train, plan.train_h), (windows.held_out, True)):
-            context.set_tap("h", _Sink("h", files) if with_h else None)
+            context.set_tap("h", sinks["h"] if with_h else None)
             for window in part:
                 context.reset()
                 context.eval(window)
+                for (what, layer), file in files.items():
+                    file.write(sinks[what].take(layer).data)
                 progress.advance(n_ctx)
         progress.finish()
     for recording in recordings.values():
@@ -178,23 +179,3 @@ def record(
 
 def _partial(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
-
-
-class _Sink:
-    """A tap's rows into the files of the recorded layers."""
-
-    def __init__(self, what: str, files: dict[tuple[str, int], BinaryIO]) -> None:
-        self._files = {layer: file for (name, layer), file in files.items() if name == what}
-
-    def __call__(self, layer: int, unit: int, values: npt.NDArray[np.float32]) -> None:
-        file = self._files.get(layer)
-        if file is not None:
-            file.write(_half(values).tobytes())
-
-
-def _half(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """Rounds to float16, but nothing to infinity, and to zero only what is zero."""
-    half = np.clip(values, -_LARGEST, _LARGEST).astype(np.float16)
-    lost = (half == 0) & (values != 0)
-    half[lost] = np.copysign(_SMALLEST, values[lost]).astype(np.float16)
-    return half

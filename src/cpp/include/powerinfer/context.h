@@ -1,6 +1,7 @@
 // A context: the state of one or several sequences over a model (KV cache, scratch, threads) and its evaluation.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -41,12 +42,16 @@ using Batch = std::vector<BatchEntry>;
 /// Named points of a layer whose values can be observed.
 enum class TapPoint {
   kLayerInput,  ///< residual stream entering the layer [rows, d_model]
+  kAttnInput,   ///< normalised input of the q, k and v projections [rows, d_model]
+  kAttnOutput,  ///< attention's result, input of the output projection [rows, n_heads * head_dim]
   kResidual,    ///< residual after attention [rows, d_model] (parallel blocks: the layer input)
   kFfnInput,    ///< normalised FFN input [rows, d_model]
   kGate,        ///< gate (ungated models: up) pre-activation [rows, d_ff]; only where computed, else 0
   kH,           ///< h after activation and product [rows, d_ff]; 0 for skipped neurons
   kFfnOutput,   ///< what the FFN adds to the residual [rows, d_model]
 };
+
+inline constexpr std::size_t kTapPoints = static_cast<std::size_t>(TapPoint::kFfnOutput) + 1;
 
 struct TapEvent {
   TapPoint point;
