@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
+from helpers.compare import mean_kl, spread_error
+from helpers.tiny_model import tiny_model, write_gguf
 
+import powerinfer_py as pi
 from powerinfer_py import _core
 from powerinfer_py._core import FormatError, InvalidArgument
+from powerinfer_py.files import GgufInput
+from powerinfer_py.sparsity.activation import ActivationCounts, load_counts, side_file_of, write_side_file
+from powerinfer_py.sparsity.quantize import TYPES, quantize
 
 AS_GGUF = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0")
 K_TYPES = ("Q4_K", "Q5_K", "Q6_K")
@@ -68,3 +76,197 @@ def test_unfit_rows_are_refused() -> None:
     rows[1, 3] = np.nan
     with pytest.raises(FormatError, match="row 1"):
         _core.convert_rows("F32", rows.view(np.uint8), 256, "Q4_K")
+
+
+# Files.
+
+TOKENS = np.random.default_rng(3).integers(3, 512, 40)
+
+
+def types_of(path: Path) -> dict[str, str]:
+    """Tensor name -> type."""
+    with GgufInput(path) as file:
+        return {name: tensor.type for name, tensor in file.tensors.items()}
+
+
+def logits_of(path: Path, sparsity: str = "exact") -> npt.NDArray[np.float32]:
+    """Logits of some tokens."""
+    with pi.Model(path, n_threads=1) as model, pi.Context(model, kv_type="f32", sparsity=sparsity) as context:
+        return context.eval(TOKENS, all_logits=True)
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An F32 ReLU llama with predictors, sign bits, counts and ids."""
+    folder = tmp_path_factory.mktemp("quantize")
+    rng = np.random.default_rng(0)
+    tensors = {}
+    for layer in (0, 1):
+        tensors[f"blk.{layer}.ffn_activation_count"] = (rng.integers(0, 90, 512), "I32")
+        tensors[f"blk.{layer}.ffn_neuron_id"] = (rng.permutation(512), "I32")
+    return tiny_model(
+        folder / "sparse.gguf",
+        activation="relu",
+        predictor_rank=64,
+        density=0.3,
+        tensors=tensors,
+        metadata={"powerinfer.neuron_order": "activation", "powerinfer.activation.tokens": np.uint64(100)},
+    ).path
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_every_type_loads_and_computes_nearly_the_same(sparse: Path, type_name: str, tmp_path: Path) -> None:
+    report = quantize(sparse, tmp_path / "out.gguf", type_name.lower())
+    old, new = types_of(sparse), types_of(report.path)
+    assert list(old) == list(new)
+    rank_type = type_name if 64 % _core.block_length(type_name) == 0 else "Q8_0"
+    for name, kept in old.items():
+        is_matrix = kept == "F32" and "norm" not in name
+        expected = kept if not is_matrix else rank_type if name.endswith("fc2.weight") else type_name
+        assert new[name] == expected, name
+    with GgufInput(report.path) as file, GgufInput(sparse) as source:
+        assert file.computed_fingerprint() == file.fingerprint != source.fingerprint
+        expected_type = gguf.LlamaFileType(file.get("general.file_type")).name.replace("ALL_", "MOSTLY_")
+        assert expected_type.startswith(f"MOSTLY_{type_name}")
+        assert file.get("general.quantization_version") == gguf.GGML_QUANT_VERSION
+        for name, kept in old.items():
+            if new[name] == kept:
+                assert np.array_equal(file.read(name), source.read(name)), name
+            else:
+                rows = source.read_f32(name)
+                assert np.array_equal(file.read(name), _core.quantize(new[name], rows)), name
+    bound = {"F32": 1e-6, "F16": 1e-2, "BF16": 5e-2, "Q8_0": 5e-2, "Q6_K": 0.1, "Q5_K": 0.2, "Q5_0": 0.25}
+    for mode in ("exact", "predictor"):
+        assert np.isfinite(logits_of(report.path, mode)).all()
+    assert spread_error(logits_of(report.path), logits_of(sparse)) < bound.get(type_name, 0.5)
+    assert report.requantize_error is None and sum(report.n_tensors.values()) == len(old)
+
+
+@pytest.mark.parametrize("arch", ["bamboo", "falcon", "opt"])
+def test_every_architecture(arch: str, tmp_path: Path) -> None:
+    source = tiny_model(tmp_path / "in.gguf", arch, predictor_rank=64, density=0.3).path
+    for type_name in ("Q4_0", "Q6_K"):
+        report = quantize(source, tmp_path / f"{type_name}.gguf", type_name)
+        assert spread_error(logits_of(report.path), logits_of(source)) < 0.5
+    new = types_of(report.path)
+    assert new.get("position_embd.weight", "F16") == "F16"  # its rows are looked up one by one
+
+
+def test_each_matrix_can_have_its_own_type(sparse: Path, tmp_path: Path) -> None:
+    report = quantize(
+        sparse,
+        tmp_path / "out.gguf",
+        "Q4_0",
+        tensor_types=[(r"ffn_(gate|up)", "q8_0"), (r"blk\.1\.", "F16")],
+        output_tensor_type="q6_K",
+        predictor_type="f16",
+    )
+    new = types_of(report.path)
+    assert new["output.weight"] == "Q6_K" and new["token_embd.weight"] == "Q4_0"
+    assert new["blk.0.ffn_up.weight"] == new["blk.1.ffn_up.weight"] == "Q8_0"
+    assert new["blk.0.attn_q.weight"] == "Q4_0" and new["blk.1.attn_q.weight"] == "F16"
+    assert new["blk.0.fc1.weight"] == new["blk.0.fc2.weight"] == "F16"
+    assert new["blk.1.attn_norm.weight"] == "F32" and new["blk.1.ffn_neuron_id"] == "I32"
+    assert np.isfinite(logits_of(report.path, "predictor")).all()
+
+
+def test_a_shared_embedding_is_the_output(tmp_path: Path) -> None:
+    source = tiny_model(tmp_path / "in.gguf", tied=True, activation="relu").path
+    report = quantize(source, tmp_path / "out.gguf", "Q4_0", output_tensor_type="Q8_0")
+    assert types_of(report.path)["token_embd.weight"] == "Q8_0"
+
+
+def test_rows_that_blocks_do_not_divide(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    shapes = {"blk.0.a.weight": (4, 512), "blk.0.b.weight": (4, 96), "blk.0.c.weight": (4, 20), "blk.0.d.bias": (20,)}
+    tensors = {name: (rng.standard_normal(shape), "F32") for name, shape in shapes.items()}
+    write_gguf(tmp_path / "in.gguf", "llama", {}, tensors)
+    report = quantize(tmp_path / "in.gguf", tmp_path / "out.gguf", "Q4_K")
+    assert list(types_of(report.path).values()) == ["Q4_K", "Q8_0", "F16", "F32"]
+    assert len(report.notes) == 2 and "blk.0.b.weight" in report.notes[0] and "multiples of 256" in report.notes[0]
+
+
+def test_quantizing_again_is_refused_or_told(sparse: Path, tmp_path: Path) -> None:
+    first = quantize(sparse, tmp_path / "q8.gguf", "Q8_0").path
+    with pytest.raises(InvalidArgument, match="allow-requantize"):
+        quantize(first, tmp_path / "q4.gguf", "Q4_0")
+    assert not (tmp_path / "q4.gguf").exists()
+    report = quantize(first, tmp_path / "q4.gguf", "Q4_0", allow_requantize=True)
+    assert report.n_requantized > 10 and report.requantize_error is not None and 0.01 < report.requantize_error < 0.2
+    assert spread_error(logits_of(report.path), logits_of(sparse)) < 0.5
+    # What has its type already is copied; floats are no blocks.
+    same = quantize(first, tmp_path / "same.gguf", "Q8_0")
+    wider = quantize(first, tmp_path / "f16.gguf", "F16")
+    assert same.requantize_error is None and wider.requantize_error is None
+    with GgufInput(first) as a, GgufInput(same.path) as b:
+        assert all(np.array_equal(a.read(name), b.read(name)) for name in a.tensors)
+        assert a.fingerprint == b.fingerprint
+
+
+def test_same_bytes_for_any_threads(sparse: Path, tmp_path: Path) -> None:
+    files = [quantize(sparse, tmp_path / f"{n}.gguf", "Q4_K", n_threads=n).path.read_bytes() for n in (1, 2)]
+    assert files[0] == files[1]
+    assert quantize(sparse, tmp_path / "1.gguf", "Q4_K", force=True).path.read_bytes() == files[0]
+
+
+def test_counts_beside_the_file_come_along(tmp_path: Path) -> None:
+    source = tiny_model(tmp_path / "in.gguf", down="plain", activation="relu").path
+    counts = np.arange(1024).reshape(2, 512)
+    with GgufInput(source) as file:
+        write_side_file(side_file_of(source), ActivationCounts(100, counts, None, ""), file.fingerprint)
+    with GgufInput(quantize(source, tmp_path / "out.gguf", "Q8_0").path) as file:
+        assert not file.is_powerinfer and np.array_equal(load_counts(file).counts, counts)
+
+
+def test_bad_input(sparse: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    for options, message in [
+        ({"type": "Q9_9"}, "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q4_K, Q5_K, Q6_K"),
+        ({"type": "I32"}, "known: F32"),
+        ({"tensor_types": [("ffn_(", "Q8_0")]}, "regular expression"),
+        ({"tensor_types": [("ffn_uq", "Q8_0")]}, "ffn_uq"),
+        ({"tensor_types": [("ffn_up", "Q7")]}, "Q7"),
+        ({"predictor_type": "Q7"}, "Q7"),
+        ({"output_tensor_type": ""}, "''"),
+    ]:
+        with pytest.raises(InvalidArgument, match=message.replace("(", r"\(")):
+            quantize(sparse, out, **({"type": "Q4_0"} | options))
+    values = np.zeros((4, 256), dtype=np.float32)
+    values[2, 7] = np.inf
+    write_gguf(tmp_path / "bad.gguf", "llama", {}, {"blk.0.ffn_up.weight": (values, "F32")})
+    with pytest.raises(FormatError, match=r"blk\.0\.ffn_up\.weight.*row 2, column 7"):
+        quantize(tmp_path / "bad.gguf", out, "Q4_0")
+    out.write_bytes(b"kept")
+    with pytest.raises(InvalidArgument, match="--force"):
+        quantize(sparse, out, "Q4_0")
+    assert out.read_bytes() == b"kept" and len(list(tmp_path.iterdir())) == 2
+
+
+def test_llama_cpp_reads_a_quantized_plain_model(tmp_path: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    source = tiny_model(tmp_path / "in.gguf", down="plain", activation="silu").path
+    for type_name in ("Q8_0", "Q4_K", "Q6_K"):
+        path = quantize(source, tmp_path / f"{type_name}.gguf", type_name).path
+        theirs = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
+        for token in TOKENS.tolist():  # its batched kernels crash on some machines with AMX
+            theirs.eval([token])
+        logits = np.array(theirs.scores[: len(TOKENS)])
+        assert mean_kl(logits, logits_of(path, "auto")) < 1e-3
+
+
+def test_bundled_model_in_a_smaller_type(bundled: pi.Model, tmp_path: Path) -> None:
+    report = quantize(bundled.path, tmp_path / "q4.gguf", "Q4_0", allow_requantize=True)
+    assert report.n_bytes < 0.7 * report.n_bytes_before
+    with pi.Model(report.path) as model:
+        tokens = model.tokenize("Once upon a time there was a little girl who lived in a small house in the forest.")
+        ours = model_perplexity(model, tokens)
+        assert ours < 1.2 * model_perplexity(bundled, tokens)
+
+
+def model_perplexity(model: pi.Model, tokens: list[int]) -> float:
+    """Of the tokens after the first."""
+    with pi.Context(model, n_ctx=64, sparsity="exact") as context:
+        logits = context.eval(tokens, all_logits=True)[:-1].astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    own = logits[np.arange(len(logits)), tokens[1:]] - np.log(np.exp(logits).sum(axis=1))
+    return float(np.exp(-own.mean()))

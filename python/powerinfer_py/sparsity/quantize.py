@@ -1,0 +1,260 @@
+"""Stores the matrices of a model in smaller types; what is no matrix, and what has its type already, stays as it is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from powerinfer_py import _core
+from powerinfer_py._arguments import optional_count
+from powerinfer_py._core import FormatError, InvalidArgument, TensorInfo, UnsupportedError
+from powerinfer_py.convert.card import FILE_TYPES, type_keys
+from powerinfer_py.convert.layout import OutTensor, fallbacks, typed
+from powerinfer_py.files import GgufInput, GgufOutput, OutputReport, Progress, TensorSpec
+from powerinfer_py.sparsity.activation import load_counts, side_file_of, write_side_file
+
+TYPES = tuple(FILE_TYPES)
+"""What matrices can be stored in."""
+
+_OUTPUT = "output.weight"
+_EMBEDDING = "token_embd.weight"
+_PREDICTOR = re.compile(r"blk\.\d+\.fc[12]\.weight")
+_CHUNK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class QuantizeReport:
+    """What was done to a file."""
+
+    path: Path
+    n_bytes: int
+    n_bytes_before: int
+    n_tensors: dict[str, int]
+    """Type -> tensors that have it now."""
+    n_requantized: int
+    """Tensors that went from one block type to another."""
+    requantize_error: float | None
+    """Root of sum (after - before)^2 / sum before^2 over these: what they lost beside what they had lost already."""
+    notes: list[str]
+    """Sentences about what was done in another way than asked."""
+    n_resumed: int
+    """Tensors that an earlier, interrupted run had finished."""
+
+
+def quantize(
+    source: Path,
+    output: Path,
+    type: str,
+    *,
+    tensor_types: Sequence[tuple[str, str]] = (),
+    output_tensor_type: str | None = None,
+    predictor_type: str | None = None,
+    allow_requantize: bool = False,
+    n_threads: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> QuantizeReport:
+    """Writes `source` with its matrices in another type.
+
+    Vectors and norms are F32 and neuron numbers, counts and sign bits stay what they are. A matrix whose rows the
+    blocks of the type do not divide becomes Q8_0, else F16. The same input gives the same bytes.
+
+    Args:
+        type: one of `TYPES`, in any case; as are all types here.
+        tensor_types: (regular expression, type) for matrices whose name it is found in; the first that fits wins, and
+            wins over everything else.
+        output_tensor_type: for the output matrix, and for the token embedding where that serves as one.
+        predictor_type: for the predictors' matrices; None: `type`.
+        allow_requantize: matrices of one block type may get another, which loses more than quantizing the original.
+        n_threads: of the conversion; None: as many as the engine would use.
+        force: replace an output that exists.
+
+    Raises:
+        InvalidArgument: an unknown type, an expression that is none or fits no matrix, the output exists, or matrices
+            of block types without `allow_requantize`. UnsupportedError: a file with a cold type.
+        FormatError: a weight is not finite. OSError: the disk is full; what is finished stays for the next run.
+    """
+    progress = progress or Progress()
+    choice = _Choice(
+        _type_named(type),
+        tuple((_expression(pattern), _type_named(name)) for pattern, name in tensor_types),
+        output=_type_named(type if output_tensor_type is None else output_tensor_type),
+        predictor=_type_named(type if predictor_type is None else predictor_type),
+    )
+    with GgufInput(source) as file:
+        if "powerinfer.hot_neurons" in file.metadata:
+            raise UnsupportedError(
+                f"{file.path}: hot and cold neurons are stored in two types already; quantize the model that this one "
+                "was made from"
+            )
+        tensors = choice.of_tensors(file)
+        requantized = [file.tensor(each.name) for each in tensors if _is_requantized(each)]
+        if requantized and not allow_requantize:
+            raise InvalidArgument(_refusal(file, requantized))
+        job = _Job(file, tensors, optional_count("n_threads", n_threads))
+        written = job.write(GgufOutput(output, powerinfer=file.is_powerinfer, force=force), choice.type, progress)
+        with GgufInput(output) as result:
+            _write_counts(file, result)
+            error = _relative_error(file, result, requantized, progress) if requantized else None
+        notes = fallbacks(tensors)
+        for note in notes:
+            progress.note(note)
+        return QuantizeReport(
+            path=output,
+            n_bytes=written.n_bytes,
+            n_bytes_before=source.stat().st_size,
+            n_tensors=dict(Counter(each.type for each in tensors)),
+            n_requantized=len(requantized),
+            requantize_error=error,
+            notes=notes,
+            n_resumed=written.n_resumed,
+        )
+
+
+def _type_named(name: str) -> str:
+    if name.upper() not in TYPES:
+        raise InvalidArgument(f"type {name!r} is unknown; known: {', '.join(TYPES)}")
+    return name.upper()
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidArgument(f"tensor type {pattern!r}: no regular expression: {error}") from None
+
+
+@dataclass
+class _Stored:
+    """A tensor of the source, as a Matrix."""
+
+    file: GgufInput
+    tensor: TensorInfo
+    type: str
+    n_rows: int
+    n_cols: int
+
+    def read(self, first_row: int, n_rows: int) -> npt.NDArray[np.uint8]:
+        return self.file.read(self.tensor.name, first_row, n_rows)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which type each tensor gets."""
+
+    type: str
+    by_name: tuple[tuple[re.Pattern[str], str], ...]
+    output: str
+    predictor: str
+
+    def of_tensors(self, file: GgufInput) -> list[OutTensor]:
+        """All tensors in file order."""
+        output_name = _OUTPUT if _OUTPUT in file.tensors else _EMBEDDING
+        used: set[re.Pattern[str]] = set()
+        found = []
+        for name, tensor in file.tensors.items():
+            n_cols = int(tensor.shape[0])
+            n_rows = int(np.prod(tensor.shape[1:], dtype=np.int64))
+            is_vector = len(tensor.shape) == 1 or "norm" in name
+            wanted = self.output if name == output_name else self.type
+            if _PREDICTOR.fullmatch(name):
+                wanted = self.predictor
+            if not is_vector:
+                for pattern, named in self.by_name:
+                    if pattern.search(name):
+                        used.add(pattern)
+                        wanted = named
+                        break
+            matrix = _Stored(file, tensor, tensor.type, n_rows, n_cols)
+            found.append(typed(name, matrix, is_vector=is_vector, type_name=wanted))
+        for pattern, _ in self.by_name:
+            if pattern not in used:
+                raise InvalidArgument(
+                    f"{file.path}: tensor type {pattern.pattern!r} decides about no matrix: none has such a name, "
+                    "or an earlier expression decides; names are like blk.0.ffn_up.weight"
+                )
+        return found
+
+
+def _is_requantized(tensor: OutTensor) -> bool:
+    return tensor.type != tensor.matrix.type and all(
+        _core.block_length(each) > 1 for each in (tensor.type, tensor.matrix.type)
+    )
+
+
+def _refusal(file: GgufInput, tensors: Sequence[TensorInfo]) -> str:
+    types = ", ".join(sorted({tensor.type for tensor in tensors}))
+    return (
+        f"{file.path}: {len(tensors)} matrices, such as {tensors[0].name}, are quantized already ({types}), and would "
+        "lose more than the original would; quantize the F16 or F32 model, or --allow-requantize "
+        "(allow_requantize=True)"
+    )
+
+
+class _Job:
+    """The output's header and bytes."""
+
+    def __init__(self, file: GgufInput, tensors: Sequence[OutTensor], n_threads: int) -> None:
+        self._file, self._tensors, self._n_threads = file, tensors, n_threads
+
+    def write(self, output: GgufOutput, type_name: str, progress: Progress) -> OutputReport:
+        output.copy_metadata(self._file)
+        for key, value in type_keys(type_name).items():
+            output.set(key, value)
+        for each in self._tensors:
+            output.add_tensor(each.name, each.type, self._file.tensor(each.name).shape)
+        identity = f"quantize:{self._file.identity}"
+        return output.write(self._bytes, identity=identity, progress=progress)
+
+    def _bytes(self, spec: TensorSpec) -> Iterator[npt.NDArray[np.uint8]] | Iterator[memoryview]:
+        tensor = self._file.tensor(spec.name)
+        return self._file.chunks(tensor) if tensor.type == spec.type else self._converted(tensor, spec.type)
+
+    def _converted(self, tensor: TensorInfo, type_name: str) -> Iterator[npt.NDArray[np.uint8]]:
+        for first, rows in _pieces(self._file, tensor):
+            try:
+                yield _core.convert_rows(tensor.type, rows, int(tensor.shape[0]), type_name, n_threads=self._n_threads)
+            except FormatError as error:
+                where = f", rows from {first} on" if first else ""
+                raise FormatError(f"{self._file.path}: tensor {tensor.name!r}{where}: {error}") from None
+
+
+def _pieces(file: GgufInput, tensor: TensorInfo) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """(first row, bytes of rows) of a whole tensor."""
+    n_rows = int(np.prod(tensor.shape[1:], dtype=np.int64))
+    step = max(1, _CHUNK_BYTES // (4 * int(tensor.shape[0])))
+    for first in range(0, n_rows, step):
+        yield first, file.read(tensor.name, first, min(step, n_rows - first))
+
+
+def _write_counts(source: GgufInput, result: GgufInput) -> None:
+    """The counts beside a file that others read lie beside its successor too."""
+    side_file = side_file_of(source.path)
+    if not source.is_powerinfer and side_file.exists():
+        write_side_file(side_file_of(result.path), load_counts(source), result.fingerprint)
+
+
+def _relative_error(before: GgufInput, after: GgufInput, tensors: Sequence[TensorInfo], progress: Progress) -> float:
+    """Root of sum (after - before)^2 / sum before^2."""
+    squares = errors = 0.0
+    progress.start("error added", sum(tensor.n_bytes for tensor in tensors), "B")
+    try:
+        for tensor in tensors:
+            n_cols = int(tensor.shape[0])
+            now = after.tensor(tensor.name).type
+            for first, rows in _pieces(before, tensor):
+                old = _core.dequantize(tensor.type, rows, len(rows) * n_cols)
+                new = _core.dequantize(now, after.read(tensor.name, first, len(rows)), len(rows) * n_cols)
+                new -= old
+                squares += float(np.dot(old, old))
+                errors += float(np.dot(new, new))
+                progress.advance(rows.nbytes)
+    finally:
+        progress.finish()
+    return (errors / squares) ** 0.5 if squares else 0.0
