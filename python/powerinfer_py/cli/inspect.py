@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,17 @@ import numpy as np
 import typer
 
 from powerinfer_py import Error, GgufFile, Model, TensorInfo, Tokenizer, bundled_model_path
-from powerinfer_py.cli.common import ActivationOption, ModelOption, UsageProblem, printable
+from powerinfer_py.cli.common import (
+    ActivationOption,
+    ModelOption,
+    ThreadsOption,
+    UsageProblem,
+    printable,
+    terminal_progress,
+    thread_count,
+    warn,
+)
+from powerinfer_py.sparsity.probe import probe_activation
 
 _KIND_SPLIT = "generic.gpu_index"
 _SHORT_ARRAY = 16
@@ -20,16 +31,25 @@ def inspect(
     path: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="As -m.")] = None,
     model: ModelOption = None,
     activation: ActivationOption = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Measure which activation fits the model: perplexities of a built-in text.")
+    ] = False,
+    n_threads: ThreadsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON, metadata included.")] = False,
 ) -> None:
     """Show what a model file is and how it can be run."""
     if path is not None and model is not None:
         raise UsageProblem("name one file, either as an argument or with -m")
-    facts = gather(path or model or bundled_model_path(), activation=activation)
+    file = path or model or bundled_model_path()
+    facts = gather(file, activation=activation)
+    if probe:
+        facts["probe"] = _probe(file, facts, activation, thread_count(n_threads))
     if as_json:
         print(json.dumps(facts, ensure_ascii=False, indent=2))
     else:
         _print_facts(facts)
+    if probe and facts["probe"].get("warning"):
+        warn(facts["probe"]["warning"])
 
 
 def gather(path: Path, *, activation: str | None = None) -> dict[str, Any]:
@@ -51,6 +71,22 @@ def gather(path: Path, *, activation: str | None = None) -> dict[str, Any]:
         "tokenizer": _tokenizer(path, metadata),
         "model": _model(path, tensors, activation),
         "metadata": {key: _to_json(value) for key, value in metadata.items()},
+    }
+
+
+def _probe(path: Path, facts: dict[str, Any], activation: str | None, n_threads: int | None) -> dict[str, Any]:
+    if not facts["model"]["computable"]:
+        return {"problem": "the model cannot be computed"}
+    try:
+        found = probe_activation(path, activation=activation, n_threads=n_threads, progress=terminal_progress())
+    except Error as error:
+        return {"problem": str(error)}
+    return {
+        "assumed": found.assumed,
+        "best": found.best,
+        "perplexity": {name: value if math.isfinite(value) else None for name, value in found.perplexity.items()},
+        "n_tokens": found.n_tokens,
+        "warning": found.warning,
     }
 
 
@@ -176,6 +212,18 @@ def _print_facts(facts: dict[str, Any]) -> None:
     line("sparsity", f"{model['default_sparsity']} by default: {model['default_sparsity_note']}")
     for name, mode in model["modes"].items():
         line(f"  {name}", mode["note"] if mode["available"] else f"not available: {mode['note']}")
+    if "probe" in facts:
+        _print_probe(facts["probe"], line)
+
+
+def _print_probe(probe: dict[str, Any], line: Any) -> None:
+    if "problem" in probe:
+        line("probe", probe["problem"])
+        return
+    verdict = "fits" if probe["warning"] is None else f"does not fit: {probe['best']} is better"
+    line("probe", f"{probe['assumed']} {verdict}; perplexities of {probe['n_tokens']} tokens of a built-in text:")
+    for name, value in probe["perplexity"].items():
+        line(f"  {name}", "not finite" if value is None else f"{value:.4g}")
 
 
 def _predictor_text(kinds: list[str], ranks: list[int]) -> str:
