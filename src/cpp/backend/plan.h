@@ -57,11 +57,22 @@ struct Predictor {
   explicit operator bool() const { return kind != PredictorKind::kNone; }
 };
 
+/// Weights of neurons, one row each: those of the hot neurons, then those of the cold ones, which may be of a smaller
+/// type. Either part may be absent.
+struct NeuronRows {
+  WeightView hot;
+  WeightView cold;
+
+  explicit operator bool() const { return hot || cold; }
+  const WeightView& part(bool is_cold) const { return is_cold ? cold : hot; }
+};
+
 /// A feed-forward network whose neurons can be skipped one by one.
 struct FfnUnit {
-  WeightView gate;  // [d_ff, d_model]; absent: h = act(up)
-  WeightView up;    // [d_ff, d_model]
-  WeightView down;  // transposed: [d_ff, d_model] row n = output weights of neuron n; plain: [d_model, d_ff]
+  NeuronRows gate;  // [d_ff, d_model]; absent: h = act(up)
+  NeuronRows up;    // [d_ff, d_model]
+  NeuronRows
+      down;  // transposed: [d_ff, d_model] row n = output weights of neuron n; plain: [d_model, d_ff], all in hot
   bool transposed_down = false;
   const float* gate_bias = nullptr;  // [d_ff] or null, likewise below
   const float* up_bias = nullptr;
@@ -69,6 +80,8 @@ struct FfnUnit {
   Activation activation;
   Predictor predictor;
   std::size_t d_ff = 0;
+
+  std::size_t n_hot() const { return up.hot.n_rows; }
 };
 
 enum class NormKind : std::uint8_t { kRms, kLayer };

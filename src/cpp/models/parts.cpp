@@ -126,12 +126,42 @@ backend::Predictor load_predictor(TensorSource& source, const Architecture& arch
   return predictor;
 }
 
-void load_down(TensorSource& source, const LoadedModel& model, std::size_t layer, backend::FfnUnit& unit) {
+/// The layer's number of hot neurons; all of them in files without a cold type.
+std::size_t read_n_hot(const GgufFile& file, const Hyperparameters& hp, std::size_t layer) {
+  constexpr const char* kKey = "powerinfer.hot_neurons";
+  if (file.find(kKey) == nullptr) return hp.d_ff;
+  const auto counts = file.find_i32s(kKey);
+  if (counts->size() != hp.n_layers) {
+    throw FormatError(base::text(file.path().string(), ": key '", kKey, "': expected ", hp.n_layers, " entries, got ",
+                                 counts->size()));
+  }
+  const std::int32_t n_hot = (*counts)[layer];
+  if (n_hot < 0 || static_cast<std::size_t>(n_hot) > hp.d_ff) {
+    throw FormatError(base::text(file.path().string(), ": key '", kKey, "', layer ", layer, ": expected 0 to ", hp.d_ff,
+                                 ", got ", n_hot));
+  }
+  return static_cast<std::size_t>(n_hot);
+}
+
+/// One row of d_model values per neuron, from `name` and `name`_cold; a part without neurons has no tensor.
+backend::NeuronRows load_neuron_rows(TensorSource& source, const Hyperparameters& hp, std::size_t n_hot,
+                                     const std::string& name) {
+  backend::NeuronRows rows;
+  if (n_hot > 0) rows.hot = source.matrix(name + ".weight", n_hot, hp.d_model);
+  if (n_hot < hp.d_ff) rows.cold = source.matrix(name + "_cold.weight", hp.d_ff - n_hot, hp.d_model);
+  return rows;
+}
+
+void load_down(TensorSource& source, const LoadedModel& model, std::size_t layer, std::size_t n_hot,
+               backend::FfnUnit& unit) {
   const std::string transposed = layer_name(layer, "ffn_down_t");
   const std::string plain = layer_name(layer, "ffn_down");
-  unit.transposed_down = source.has(transposed + ".weight");
-  unit.down = unit.transposed_down ? source.matrix(transposed + ".weight", model.hp.d_ff, model.hp.d_model)
-                                   : source.matrix(plain + ".weight", model.hp.d_model, model.hp.d_ff);
+  unit.transposed_down = n_hot < model.hp.d_ff || source.has(transposed + ".weight");
+  if (unit.transposed_down) {
+    unit.down = load_neuron_rows(source, model.hp, n_hot, transposed);
+  } else {
+    unit.down.hot = source.matrix(plain + ".weight", model.hp.d_model, model.hp.d_ff);
+  }
   const std::string bias = (source.has(transposed + ".bias") ? transposed : plain) + ".bias";
   unit.down_bias = source.optional_vector(bias, model.hp.d_model);
 }
@@ -230,18 +260,18 @@ void load_rope(TensorSource& source, LoadedModel& model) {
 }
 
 backend::FfnOp load_ffn(TensorSource& source, const Architecture& architecture, LoadedModel& model, std::size_t layer) {
-  const std::size_t d_model = model.hp.d_model;
   const std::size_t d_ff = model.hp.d_ff;
+  const std::size_t n_hot = read_n_hot(source.file(), model.hp, layer);
   backend::FfnUnit unit;
   unit.d_ff = d_ff;
   unit.activation = model.activation;
   if (architecture.gated) {
-    unit.gate = source.matrix(layer_name(layer, "ffn_gate.weight"), d_ff, d_model);
+    unit.gate = load_neuron_rows(source, model.hp, n_hot, layer_name(layer, "ffn_gate"));
     unit.gate_bias = source.optional_vector(layer_name(layer, "ffn_gate.bias"), d_ff);
   }
-  unit.up = source.matrix(layer_name(layer, "ffn_up.weight"), d_ff, d_model);
+  unit.up = load_neuron_rows(source, model.hp, n_hot, layer_name(layer, "ffn_up"));
   unit.up_bias = source.optional_vector(layer_name(layer, "ffn_up.bias"), d_ff);
-  load_down(source, model, layer, unit);
+  load_down(source, model, layer, n_hot, unit);
   unit.predictor = load_predictor(source, architecture, model, layer);
   model.plan.d_ff_max = std::max(model.plan.d_ff_max, d_ff);
   model.plan.rank_max = std::max(model.plan.rank_max, unit.predictor.fc1.n_rows);

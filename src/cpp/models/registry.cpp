@@ -36,16 +36,12 @@ void check_version(const GgufFile& file) {
     throw UnsupportedError(base::text(file.path().string(), ": powerinfer.version is ", *version,
                                       ", this build reads up to ", kKnownVersion, "; update the package"));
   }
-  if (file.find("powerinfer.hot_neurons") != nullptr) {
-    throw UnsupportedError(
-        base::text(file.path().string(), ": files with a cold type (powerinfer.hot_neurons) are not supported yet"));
-  }
 }
 
 bool has_sparse_tensors(const GgufFile& file) {
   return std::ranges::any_of(file.tensors(), [](const TensorInfo& info) {
-    return info.name.ends_with(".ffn_down_t.weight") || info.name.ends_with(".fc1.weight") ||
-           info.name.ends_with(".ffn_gate_sign.weight");
+    return info.name.ends_with(".ffn_down_t.weight") || info.name.ends_with(".ffn_down_t_cold.weight") ||
+           info.name.ends_with(".fc1.weight") || info.name.ends_with(".ffn_gate_sign.weight");
   });
 }
 

@@ -32,24 +32,38 @@ struct Ffn {
   float threshold;
   const float* down_bias;  // null: none, or not this part's to add
   std::size_t d_ff;
+  std::size_t n_hot_chunks;
   std::size_t n_chunks;
 
-  const WeightView& first() const { return unit.gate ? unit.gate : unit.up; }
+  const backend::NeuronRows& first() const { return unit.gate ? unit.gate : unit.up; }
   const float* first_bias() const { return unit.gate ? unit.gate_bias : unit.up_bias; }
   bool gated() const { return static_cast<bool>(unit.gate); }
   std::uint8_t* mask(std::size_t row) const { return cpu.space.mask + row * cpu.space.gate.stride; }
   std::int32_t* active(std::size_t row) const { return cpu.space.active + row * cpu.space.gate.stride; }
 };
 
-/// A run of neurons handled by one worker.
+/// A run of neurons handled by one worker, all hot or all cold.
 struct Chunk {
   std::size_t begin;
   std::size_t n;
+  std::size_t first_row;  // of the part's tensors
+  bool cold;
 };
 
-/// The job of computing all neurons of a chunk for all rows into `out`.
-kernels::DotJob whole_job(const Ffn& f, const WeightView& weight, const Buffer& in, Chunk chunk, Buffer& out) {
-  return {weight.row(chunk.begin),
+constexpr std::size_t chunks_of(std::size_t n_neurons) { return (n_neurons + kNeuronChunk - 1) / kNeuronChunk; }
+
+Chunk chunk_at(const Ffn& f, std::size_t index) {
+  const std::size_t n_hot = f.unit.n_hot();
+  const bool cold = index >= f.n_hot_chunks;
+  const std::size_t first_row = (cold ? index - f.n_hot_chunks : index) * kNeuronChunk;
+  const std::size_t n_rows = cold ? f.d_ff - n_hot : n_hot;
+  return {(cold ? n_hot : 0) + first_row, std::min(kNeuronChunk, n_rows - first_row), first_row, cold};
+}
+
+/// The job of computing all neurons of a chunk, whose weights begin with `first_row`, for all rows into `out`.
+kernels::DotJob whole_job(const Ffn& f, const WeightView& weight, std::size_t first_row, const Buffer& in, Chunk chunk,
+                          Buffer& out) {
+  return {weight.row(first_row),
           weight.row_bytes,
           nullptr,
           chunk.n,
@@ -67,10 +81,11 @@ kernels::DotJob whole_job(const Ffn& f, const WeightView& weight, const Buffer& 
 /// Computes weight . x for the (row, neuron) pairs for which wanted(row, neuron) holds; returns their number.
 /// One row: gathers its neurons. Several: each weight row meets the rows that want it.
 template <class Wanted>
-std::size_t dot_listed(const Ffn& f, const WeightView& weight, Chunk chunk, Buffer& out, WorkerScratch& scratch,
-                       const Wanted& wanted) noexcept {
+std::size_t dot_listed(const Ffn& f, const backend::NeuronRows& weights, Chunk chunk, Buffer& out,
+                       WorkerScratch& scratch, const Wanted& wanted) noexcept {
+  const WeightView& weight = weights.part(chunk.cold);
   const auto dot = f.cpu.of(weight.type).dot;
-  kernels::DotJob job = whole_job(f, weight, f.x, chunk, out);
+  kernels::DotJob job = whole_job(f, weight, chunk.first_row, f.x, chunk, out);
   std::size_t total = 0;
   if (f.cpu.n_rows == 1) {
     for (std::size_t i = 0; i < chunk.n; ++i) {
@@ -79,6 +94,7 @@ std::size_t dot_listed(const Ffn& f, const WeightView& weight, Chunk chunk, Buff
     job.row_ids = scratch.neurons;
     job.n_rows = total;
     if (total > 0) dot(job);
+    scratch.count.bytes += total * weight.row_bytes;
     return total;
   }
   job.n_rows = 1;
@@ -88,12 +104,21 @@ std::size_t dot_listed(const Ffn& f, const WeightView& weight, Chunk chunk, Buff
     for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
       if (wanted(row, chunk.begin + i)) scratch.tokens[job.n_tokens++] = static_cast<std::int32_t>(row);
     }
-    job.rows = weight.row(chunk.begin + i);
+    job.rows = weight.row(chunk.first_row + i);
     job.out = out.f32 + chunk.begin + i;
     if (job.n_tokens > 0) dot(job);
     total += job.n_tokens;
   }
+  scratch.count.bytes += total * weight.row_bytes;
   return total;
+}
+
+/// Computes weight . x for all rows and all neurons of a chunk.
+void dot_all(const Ffn& f, const backend::NeuronRows& weights, Chunk chunk, Buffer& out,
+             WorkerScratch& scratch) noexcept {
+  const WeightView& weight = weights.part(chunk.cold);
+  f.cpu.of(weight.type).dot(whole_job(f, weight, chunk.first_row, f.x, chunk, out));
+  scratch.count.bytes += chunk.n * f.cpu.n_rows * weight.row_bytes;
 }
 
 /// Scores of a chunk by sign bits.
@@ -112,7 +137,7 @@ void predict_chunk(const Ffn& f, Chunk chunk) noexcept {
   if (predictor.kind == backend::PredictorKind::kSign) {
     sign_chunk(f, chunk);
   } else {
-    f.cpu.of(predictor.fc2.type).dot(whole_job(f, predictor.fc2, space.hidden, chunk, space.gate));
+    f.cpu.of(predictor.fc2.type).dot(whole_job(f, predictor.fc2, chunk.begin, space.hidden, chunk, space.gate));
   }
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
     if (space.forced[row] != 0) continue;
@@ -128,18 +153,16 @@ void first_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
   Buffer& gate = f.cpu.space.gate;
   const float* bias = f.first_bias();
   if (!f.masked || f.audited) {
-    f.cpu.of(f.first().type).dot(whole_job(f, f.first(), f.x, chunk, gate));
-    scratch.count.n_first += chunk.n * f.cpu.n_rows;
+    dot_all(f, f.first(), chunk, gate, scratch);
     for (std::size_t row = 0; row < f.cpu.n_rows && bias != nullptr; ++row) {
       f.cpu.kernels.add(bias + chunk.begin, chunk.n, gate.row(row) + chunk.begin);
     }
     return;
   }
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) std::fill_n(gate.row(row) + chunk.begin, chunk.n, 0.0F);
-  const std::size_t n = dot_listed(f, f.first(), chunk, gate, scratch,
-                                   [&](std::size_t row, std::size_t neuron) { return f.mask(row)[neuron] != 0; });
-  scratch.count.n_first += n;
-  scratch.count.n_predicted += n;
+  scratch.count.n_predicted += dot_listed(f, f.first(), chunk, gate, scratch, [&](std::size_t row, std::size_t neuron) {
+    return f.mask(row)[neuron] != 0;
+  });
   if (bias == nullptr) return;
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
     float* out = gate.row(row);
@@ -153,12 +176,10 @@ void first_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
 void up_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
   Workspace& space = f.cpu.space;
   if (f.skip_zeros) {
-    scratch.count.n_up += dot_listed(f, f.unit.up, chunk, space.up, scratch, [&](std::size_t row, std::size_t neuron) {
-      return space.h.row(row)[neuron] != 0.0F;
-    });
+    dot_listed(f, f.unit.up, chunk, space.up, scratch,
+               [&](std::size_t row, std::size_t neuron) { return space.h.row(row)[neuron] != 0.0F; });
   } else {
-    f.cpu.of(f.unit.up.type).dot(whole_job(f, f.unit.up, f.x, chunk, space.up));
-    scratch.count.n_up += chunk.n * f.cpu.n_rows;
+    dot_all(f, f.unit.up, chunk, space.up, scratch);
   }
   const bool rectify = f.unit.activation.kind == backend::ActivationKind::kDrelu;
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
@@ -200,16 +221,16 @@ void audit_chunk(const Ffn& f, Chunk chunk, WorkerScratch& scratch) noexcept {
 /// Lists the neurons that the down projection adds, and rounds h where down's type asks for it.
 void list_chunk(const Ffn& f, std::size_t chunk_index, Chunk chunk, WorkerScratch& scratch) noexcept {
   Workspace& space = f.cpu.space;
-  const bool round = !f.unit.transposed_down && quant::traits(f.unit.down.type).int8_input;
+  const bool round = !f.unit.transposed_down && quant::traits(f.unit.down.hot.type).int8_input;
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
-    const float* h = space.h.row(row);
+    const float* h = space.h.row(row) + chunk.begin;
     std::int32_t* ids = f.active(row) + chunk.begin;
     std::int32_t n_listed = 0;
     std::size_t n_nonzero = 0;
-    for (std::size_t id = chunk.begin; id < chunk.begin + chunk.n; ++id) {
-      const bool nonzero = h[id] != 0.0F;
+    for (std::size_t i = 0; i < chunk.n; ++i) {
+      const bool nonzero = h[i] != 0.0F;
       n_nonzero += nonzero ? 1 : 0;
-      ids[n_listed] = static_cast<std::int32_t>(id);
+      ids[n_listed] = static_cast<std::int32_t>(chunk.first_row + i);
       n_listed += nonzero || !f.skip_zeros ? 1 : 0;
     }
     space.chunk_count[row * f.n_chunks + chunk_index] = n_listed;
@@ -222,14 +243,13 @@ void list_chunk(const Ffn& f, std::size_t chunk_index, Chunk chunk, WorkerScratc
 }
 
 void neuron_chunk(const Ffn& f, std::size_t chunk_index, WorkerScratch& scratch) noexcept {
-  const std::size_t begin = chunk_index * kNeuronChunk;
-  const Chunk chunk{begin, std::min(kNeuronChunk, f.d_ff - begin)};
+  const Chunk chunk = chunk_at(f, chunk_index);
   Workspace& space = f.cpu.space;
   if (f.predicted || f.audited) predict_chunk(f, chunk);
   first_chunk(f, chunk, scratch);
   for (std::size_t row = 0; row < f.cpu.n_rows; ++row) {
-    float* h = space.h.row(row) + begin;
-    std::memcpy(h, space.gate.row(row) + begin, chunk.n * sizeof(float));
+    float* h = space.h.row(row) + chunk.begin;
+    std::memcpy(h, space.gate.row(row) + chunk.begin, chunk.n * sizeof(float));
     activate(f.unit.activation, f.cpu.kernels, chunk.n, h);
   }
   if (f.gated()) up_chunk(f, chunk, scratch);
@@ -244,9 +264,11 @@ void compact(const Ffn& f, std::size_t row) noexcept {
   std::size_t n = 0;
   for (std::size_t chunk = 0; chunk < f.n_chunks; ++chunk) {
     const auto count = static_cast<std::size_t>(counts[chunk]);
-    std::memmove(ids + n, ids + chunk * kNeuronChunk, count * sizeof(std::int32_t));
+    if (chunk == f.n_hot_chunks) f.cpu.space.n_active_hot[row] = static_cast<std::int32_t>(n);
+    std::memmove(ids + n, ids + chunk_at(f, chunk).begin, count * sizeof(std::int32_t));
     n += count;
   }
+  if (f.n_hot_chunks == f.n_chunks) f.cpu.space.n_active_hot[row] = static_cast<std::int32_t>(n);
   f.cpu.space.n_active[row] = static_cast<std::int32_t>(n);
 }
 
@@ -255,23 +277,36 @@ void start_output(const Ffn& f, float* y, std::size_t begin, std::size_t n) noex
   for (std::size_t i = 0; i < n; ++i) y[i] = f.down_bias == nullptr ? 0.0F : f.down_bias[begin + i] + 0.0F;
 }
 
+/// Adds the listed neurons' h * down row, the hot part's and then the cold part's, to columns of y.
+void add_listed(const Ffn& f, std::size_t row, std::size_t begin, std::size_t n, float* y) noexcept {
+  const CpuPass& cpu = f.cpu;
+  const backend::NeuronRows& down = f.unit.down;
+  const auto n_hot = static_cast<std::size_t>(cpu.space.n_active_hot[row]);
+  const std::size_t n_cold = static_cast<std::size_t>(cpu.space.n_active[row]) - n_hot;
+  const std::int32_t* ids = f.active(row);
+  const float* h = cpu.space.h.row(row);
+  if (n_hot > 0) cpu.of(down.hot.type).axpy({down.hot.data, down.hot.row_bytes, ids, n_hot, begin, n, h, y});
+  if (n_cold > 0) {
+    cpu.of(down.cold.type)
+        .axpy({down.cold.data, down.cold.row_bytes, ids + n_hot, n_cold, begin, n, h + f.unit.n_hot(), y});
+  }
+}
+
 /// y = sum over listed neurons of h * down row, split by columns: each column is one chain in neuron order.
 void down_transposed(const Ffn& f, Buffer& out) {
   CpuPass& cpu = f.cpu;
-  const WeightView& down = f.unit.down;
+  const std::size_t n_columns = out.width;
   cpu.for_rows([&](std::size_t row, int) noexcept { compact(f, row); });
   const std::size_t splits = std::max<std::size_t>(1, static_cast<std::size_t>(cpu.pass.n_threads) * 2 / cpu.n_rows);
-  const std::size_t columns = std::max(kMinColumns, (down.n_cols / splits + 63) / 64 * 64);
-  const std::size_t n_column_chunks = (down.n_cols + columns - 1) / columns;
-  const auto axpy = cpu.of(down.type).axpy;
+  const std::size_t columns = std::max(kMinColumns, (n_columns / splits + 63) / 64 * 64);
+  const std::size_t n_column_chunks = (n_columns + columns - 1) / columns;
   cpu.parallel(cpu.n_rows * n_column_chunks, [&](std::size_t index, int) noexcept {
     const std::size_t row = index / n_column_chunks;
     const std::size_t begin = index % n_column_chunks * columns;
-    const std::size_t n = std::min(columns, down.n_cols - begin);
+    const std::size_t n = std::min(columns, n_columns - begin);
     float* y = out.row(row) + begin;
     start_output(f, y, begin, n);
-    axpy({down.data, down.row_bytes, f.active(row), static_cast<std::size_t>(cpu.space.n_active[row]), begin, n,
-          cpu.space.h.row(row), y});
+    add_listed(f, row, begin, n, y);
   });
 }
 
@@ -295,7 +330,7 @@ std::size_t list_blocks(const Ffn& f) {
 /// y = down . h with rows of d_ff values; blocks without an active neuron are skipped. Returns the share visited.
 double down_plain(const Ffn& f, Buffer& out) {
   CpuPass& cpu = f.cpu;
-  const WeightView& down = f.unit.down;
+  const WeightView& down = f.unit.down.hot;
   const std::size_t n_blocks = (f.d_ff + kernels::kBlock - 1) / kernels::kBlock;
   const bool by_blocks = f.skip_zeros && cpu.n_rows <= kMaxRowsForBlocks;
   const std::size_t n_visited = by_blocks ? list_blocks(f) : n_blocks;
@@ -335,8 +370,7 @@ WorkCount take_counts(Workspace& space) {
   WorkCount sum;
   for (WorkerScratch& worker : space.workers) {
     sum.n_predicted += worker.count.n_predicted;
-    sum.n_first += worker.count.n_first;
-    sum.n_up += worker.count.n_up;
+    sum.bytes += worker.count.bytes;
     sum.n_nonzero += worker.count.n_nonzero;
     sum.audit.n_active += worker.count.audit.n_active;
     sum.audit.n_predicted += worker.count.audit.n_predicted;
@@ -351,6 +385,17 @@ std::uint64_t predictor_bytes(const Ffn& f) {
   const backend::Predictor& predictor = f.unit.predictor;
   const std::uint64_t bias = predictor.fc2_bias == nullptr ? 0 : f.d_ff * sizeof(float);
   return predictor.fc1.n_bytes() + predictor.fc2.n_bytes() + predictor.signs.n_bytes() + bias;
+}
+
+/// Bytes of the down projection that a single-token pass touched.
+std::uint64_t down_bytes(const Ffn& f, double plain_share) {
+  const backend::NeuronRows& down = f.unit.down;
+  if (!f.unit.transposed_down) {
+    return static_cast<std::uint64_t>(plain_share * static_cast<double>(down.hot.n_bytes()));
+  }
+  const auto n_hot = static_cast<std::uint64_t>(f.cpu.space.n_active_hot[0]);
+  return n_hot * down.hot.row_bytes +
+         (static_cast<std::uint64_t>(f.cpu.space.n_active[0]) - n_hot) * down.cold.row_bytes;
 }
 
 void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counters) {
@@ -370,11 +415,8 @@ void add_counts(const Ffn& f, double down_share, backend::LayerCounters& counter
     counters.audit.n_hit += sum.audit.n_hit;
   }
   if (!f.cpu.pass.count_bytes) return;
-  counters.bytes += sum.n_first * f.first().row_bytes + (f.gated() ? sum.n_up * f.unit.up.row_bytes : 0);
+  counters.bytes += sum.bytes + down_bytes(f, down_share);
   if (f.predicted || f.audited) counters.bytes += predictor_bytes(f);
-  const double listed =
-      f.unit.transposed_down ? static_cast<double>(f.cpu.space.n_active[0]) / static_cast<double>(f.d_ff) : down_share;
-  counters.bytes += static_cast<std::uint64_t>(listed * static_cast<double>(f.unit.down.n_bytes()));
 }
 
 void show(CpuPass& cpu, TapPoint point, int unit_index, const Buffer& buffer, std::size_t width) {
@@ -384,8 +426,10 @@ void show(CpuPass& cpu, TapPoint point, int unit_index, const Buffer& buffer, st
 
 /// Chunks of neurons, then the down projection. Returns the share of a plain down projection's blocks visited.
 double run(const Ffn& f, Buffer& out) {
-  round_input(f.cpu, f.x, f.first().type);
-  round_input(f.cpu, f.x, f.unit.up.type);
+  for (const backend::NeuronRows* rows : {&f.first(), &f.unit.up}) {
+    if (rows->hot) round_input(f.cpu, f.x, rows->hot.type);
+    if (rows->cold) round_input(f.cpu, f.x, rows->cold.type);
+  }
   f.cpu.parallel(f.n_chunks, [&](std::size_t chunk, int worker) noexcept {
     neuron_chunk(f, chunk, f.cpu.space.workers[static_cast<std::size_t>(worker)]);
   });
@@ -436,7 +480,8 @@ Ffn make_ffn(CpuPass& cpu, const backend::FfnOp& op) {
           .threshold = 0.0F,
           .down_bias = op.unit.down_bias,
           .d_ff = d_ff,
-          .n_chunks = (d_ff + kNeuronChunk - 1) / kNeuronChunk};
+          .n_hot_chunks = chunks_of(op.unit.n_hot()),
+          .n_chunks = chunks_of(op.unit.n_hot()) + chunks_of(d_ff - op.unit.n_hot())};
 }
 
 }  // namespace

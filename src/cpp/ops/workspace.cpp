@@ -46,7 +46,7 @@ void Workspace::lay_out(const backend::ModelPlan& plan, const backend::ExecutorL
   buffer(slot(Slot::kQkv), plan.attention.q_width() + 2 * plan.attention.kv_width());
   buffer(slot(Slot::kAttention), plan.attention.q_width());
   const std::size_t d_ff = (plan.d_ff_max + 63) / 64 * 64;
-  const std::size_t n_chunks = (plan.d_ff_max + kNeuronChunk - 1) / kNeuronChunk;
+  const std::size_t n_chunks = (plan.d_ff_max + kNeuronChunk - 1) / kNeuronChunk + 1;  // hot and cold chunks
   buffer(hidden, plan.rank_max);
   buffer(gate, plan.d_ff_max);
   buffer(up, plan.d_ff_max);
@@ -57,6 +57,7 @@ void Workspace::lay_out(const backend::ModelPlan& plan, const backend::ExecutorL
   allocate(active, rows * d_ff);
   allocate(chunk_count, rows * n_chunks);
   allocate(n_active, rows);
+  allocate(n_active_hot, rows);
   allocate(blocks, d_ff / kernels::kBlock);
   allocate(rope, rows * plan.attention.rope_dim);
   workers.resize(static_cast<std::size_t>(limits.n_threads));

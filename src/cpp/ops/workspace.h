@@ -33,8 +33,7 @@ inline constexpr std::size_t kNeuronChunk = 128;
 /// What one worker counts during an FFN; on its own cache line.
 struct alignas(64) WorkCount {
   std::uint64_t n_predicted = 0;
-  std::uint64_t n_first = 0;  // rows of gate (ungated: up) computed
-  std::uint64_t n_up = 0;
+  std::uint64_t bytes = 0;  // of gate and up rows computed
   std::uint64_t n_nonzero = 0;
   LayerAudit audit;
 };
@@ -55,19 +54,20 @@ class Workspace {
 
   Buffer& slot(backend::Slot slot) { return slots_[static_cast<std::size_t>(slot)]; }
 
-  Buffer hidden;                        // [rows, rank_max] predictor's inner layer
-  Buffer gate;                          // [rows, d_ff_max] first pre-activation
-  Buffer up;                            // [rows, d_ff_max]
-  Buffer h;                             // [rows, d_ff_max]
-  std::uint32_t* signs = nullptr;       // [rows, sign_words] sign bits of a sign predictor's input
-  std::uint8_t* mask = nullptr;         // [rows, d_ff_max] 1: active
-  std::uint8_t* forced = nullptr;       // [rows] 1: the mask source decided
-  std::int32_t* active = nullptr;       // [rows, d_ff_max] ids of h != 0, per neuron chunk, then compacted
-  std::int32_t* chunk_count = nullptr;  // [rows, n_chunks] ids per neuron chunk
-  std::int32_t* n_active = nullptr;     // [rows] ids after compaction
-  std::int32_t* blocks = nullptr;       // [d_ff_max / 32] blocks of h with an active neuron
-  float* rope = nullptr;                // [rows, rope_dim / 2, 2] cos, sin
-  std::vector<WorkerScratch> workers;   // [n_threads]
+  Buffer hidden;                   // [rows, rank_max] predictor's inner layer
+  Buffer gate;                     // [rows, d_ff_max] first pre-activation
+  Buffer up;                       // [rows, d_ff_max]
+  Buffer h;                        // [rows, d_ff_max]
+  std::uint32_t* signs = nullptr;  // [rows, sign_words] sign bits of a sign predictor's input
+  std::uint8_t* mask = nullptr;    // [rows, d_ff_max] 1: active
+  std::uint8_t* forced = nullptr;  // [rows] 1: the mask source decided
+  std::int32_t* active = nullptr;  // [rows, d_ff_max] rows of h != 0 in their part, per neuron chunk, then compacted
+  std::int32_t* chunk_count = nullptr;   // [rows, n_chunks] ids per neuron chunk
+  std::int32_t* n_active = nullptr;      // [rows] ids after compaction
+  std::int32_t* n_active_hot = nullptr;  // [rows] of them in the hot part; they come first
+  std::int32_t* blocks = nullptr;        // [d_ff_max / 32] blocks of h with an active neuron
+  float* rope = nullptr;                 // [rows, rope_dim / 2, 2] cos, sin
+  std::vector<WorkerScratch> workers;    // [n_threads]
 
  private:
   template <class Allocator>
