@@ -11,6 +11,7 @@ from helpers.compare import spread_error
 from helpers.tiny_model import GATED, TinyModel, tiny_model
 
 import powerinfer_py as pi
+from powerinfer_py.cli.inspect import gather
 
 TOKENS = [1, 300, 17, 80, 311, 5, 260, 99]
 D_FF = 320
@@ -179,3 +180,6 @@ def test_a_part_of_no_neurons_has_no_tensor(tmp_path: Path) -> None:
         assert model.file.has_powerinfer_magic
         assert model.has_transposed_down
         assert not any(tensor.name.endswith("ffn_up.weight") for tensor in model.tensors)
+    facts = gather(cold.path)
+    assert facts["model"]["hot_neurons"] == [0, 0]
+    assert facts["file"]["kind"] == "PowerInfer model without predictors"

@@ -159,12 +159,17 @@ def _model(path: Path, tensors: list[TensorInfo], activation: str | None) -> dic
             "default_sparsity": model.sparsity,
             "default_sparsity_note": model.mode_summary(),
             "modes": {mode.name: {"available": mode.available, "note": mode.note} for mode in model.modes},
+            "hot_neurons": _to_numbers(model.metadata.get("powerinfer.hot_neurons")),
             "predictor_kinds": [layer.predictor_kind for layer in model.layers],
             "predictor_ranks": [layer.predictor_rank for layer in model.layers],
             "predictor_thresholds": [
                 layer.predictor_threshold for layer in model.layers if layer.predictor_kind != "none"
             ],
         }
+
+
+def _to_numbers(value: Any) -> list[int] | None:
+    return None if value is None else [int(item) for item in value]
 
 
 def _to_json(value: Any) -> Any:
@@ -208,6 +213,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
     line(
         "ffn_down", "transposed, one row per neuron" if model["down_is_transposed"] else "plain, one column per neuron"
     )
+    if model["hot_neurons"]:
+        line("hot neurons", f"{' '.join(map(str, model['hot_neurons']))}, the rest of a cold type")
     line("predictor", _predictor_text(model["predictor_kinds"], model["predictor_ranks"]))
     line("sparsity", f"{model['default_sparsity']} by default: {model['default_sparsity_note']}")
     for name, mode in model["modes"].items():
