@@ -16,6 +16,7 @@ import typer
 import powerinfer_py
 from powerinfer_py.cli import foreign_flags
 from powerinfer_py.cli.common import UsageProblem, warn
+from powerinfer_py.cli.convert import convert_command
 from powerinfer_py.cli.evaluate_sparsity import evaluate_sparsity_command
 from powerinfer_py.cli.inspect import inspect
 from powerinfer_py.cli.perplexity import perplexity
@@ -39,6 +40,7 @@ app.command("inspect")(inspect)
 app.command("perplexity")(perplexity)
 app.command("evaluate-sparsity")(evaluate_sparsity_command)
 app.command("train-predictor")(train_predictor_command)
+app.command("convert")(convert_command)
 app.command("profile")(profile)
 app.command("reorder")(reorder)
 app.command("verify")(verify)

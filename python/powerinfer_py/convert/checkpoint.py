@@ -197,4 +197,3 @@ class _TorchFile:
 
     def close(self) -> None:
         self._state.clear()
-

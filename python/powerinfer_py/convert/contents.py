@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +12,6 @@ from powerinfer_py.convert.layout import OutTensor
 from powerinfer_py.files import Value
 
 THRESHOLD_KEY = "powerinfer.sparse_threshold"
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Folders of the reference engine that go into the file."""
-
-    predictors: Path | None = None
-    activation: Path | None = None
 
 
 @dataclass

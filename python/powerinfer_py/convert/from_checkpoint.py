@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from powerinfer_py._core import FormatError, UnsupportedError
-from powerinfer_py.convert import reference_parts
 from powerinfer_py.convert.card import general_keys
 from powerinfer_py.convert.checkpoint import Checkpoint, StoredTensor
-from powerinfer_py.convert.contents import Contents, Parts
+from powerinfer_py.convert.contents import Contents
 from powerinfer_py.convert.layout import OutTensor, typed
-from powerinfer_py.convert.matrix import Held, Matrix, Reordered, Scaled
+from powerinfer_py.convert.matrix import Bytes, Held, Matrix, Reordered, Scaled
 from powerinfer_py.convert.models import ModelPlan, Planned, plan_model
 from powerinfer_py.convert.tokenizers import read_tokenizer
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
 
 
-def read_checkpoint(checkpoint: Checkpoint, outtype: str, parts: Parts) -> Contents:
+def read_checkpoint(checkpoint: Checkpoint, outtype: str) -> Contents:
     """Everything that goes into the file, in the plain layout.
 
     Args:
         checkpoint: opened.
         outtype: GGUF type of the matrices, or "auto": the 16-bit type that they have, else F16.
-        parts: the reference's own folders.
 
     Raises:
-        FormatError, InvalidArgument: a tensor is missing, superfluous or of another shape; the tokenizer or the parts
-            belong to another model. UnsupportedError: a class, activation, option or tokenizer that is not known.
+        FormatError: a tensor is missing, superfluous or of another shape, or the tokenizer belongs to another model.
+        UnsupportedError: a class, activation, option or tokenizer that is not known.
     """
     plan = plan_model(checkpoint.config, checkpoint.tensors.keys())
     sources = {planned.name: _source(checkpoint, planned) for planned in plan.tensors}
@@ -42,29 +41,19 @@ def read_checkpoint(checkpoint: Checkpoint, outtype: str, parts: Parts) -> Conte
         tensors.append(typed(name, Held(values), is_vector=values.ndim == 1, type_name="F32"))
     keys = general_keys(checkpoint.folder, checkpoint.config, plan.architecture) | plan.keys
     keys |= plan.activation.keys(plan.architecture)
-    contents = Contents(
+    return Contents(
         where=str(checkpoint.folder),
         identity=checkpoint.identity,
         architecture=plan.architecture,
         activation=plan.activation,
         n_layers=plan.n_layers,
+        d_model=plan.d_model,
+        d_ff=plan.d_ff,
         type_name=type_name,
         keys=keys | tokenizer.metadata,
         tensors=tensors,
         notes=[*plan.notes, *tokenizer.notes],
     )
-    add_parts(contents, plan.d_model, plan.d_ff, parts)
-    return contents
-
-
-def add_parts(contents: Contents, d_model: int, d_ff: int, parts: Parts) -> None:
-    """Puts in what the reference publishes beside a model."""
-    if parts.predictors is not None:
-        _add_predictors(contents, parts.predictors, d_model, d_ff)
-    if parts.activation is not None:
-        counts, tokens = reference_parts.read_activation_folder(parts.activation, contents.n_layers, d_ff)
-        contents.set_counts(counts.astype(np.int32), tokens)
-        contents.identity += f"\n{counts.tobytes().hex() if counts.size < 64 else hash_of(counts)}"
 
 
 def _source(checkpoint: Checkpoint, planned: Planned) -> StoredTensor:
@@ -120,5 +109,6 @@ class _Elements:
         self._source, self._order = source, order
 
     def read(self, first_row: int, n_rows: int) -> Bytes:
+        """As Matrix.read."""
         data = self._source.read(first_row, n_rows)
         return data.reshape(self.n_cols, -1)[self._order].reshape(n_rows, -1)

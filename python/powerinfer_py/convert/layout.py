@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,6 +26,15 @@ class OutTensor:
     """As it will be stored."""
     wanted: str = ""
     """What was asked for; `type` differs where that does not fit."""
+    source_type: str = ""
+    """In the source; another than the matrix' where its columns are taken out of blocks."""
+
+    @property
+    def is_requantized(self) -> bool:
+        """Whether blocks are made of blocks again, which adds an error."""
+        if any(_core.block_length(type_name) == 1 for type_name in (self.source_type, self.type)):
+            return False
+        return self.source_type != self.type or isinstance(self.matrix, Transposed)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,28 +48,29 @@ def typed(name: str, matrix: Matrix, *, is_vector: bool, type_name: str) -> OutT
     Vectors are F32, numbers of neurons stay integers; rows that blocks do not divide become Q8_0, else F16.
     """
     if matrix.type == "I32":
-        return OutTensor(name, matrix, is_vector, "I32")
+        return OutTensor(name, matrix, is_vector, "I32", source_type="I32")
     if is_vector or name in _KEPT_F32:
-        return OutTensor(name, matrix, is_vector, "F32")
+        return OutTensor(name, matrix, is_vector, "F32", source_type=matrix.type)
     if name in _GATHERED and _core.block_length(type_name) > 1:
-        return OutTensor(name, matrix, is_vector, "F16")
+        return OutTensor(name, matrix, is_vector, "F16", source_type=matrix.type)
     candidates = (type_name, "Q8_0", "F16")
     fitting = next(each for each in candidates if matrix.n_cols % _core.block_length(each) == 0)
-    return OutTensor(name, matrix, is_vector, fitting, wanted=type_name)
+    return OutTensor(name, matrix, is_vector, fitting, wanted=type_name, source_type=matrix.type)
 
 
-def transpose_down(tensors: list[OutTensor], n_threads: int) -> Iterator[OutTensor]:
-    """The plain layout's `ffn_down` as `ffn_down_t`: one row per neuron."""
-    for each in tensors:
-        if ".ffn_down." not in each.name:
-            yield each
-            continue
-        name = each.name.replace(".ffn_down.", ".ffn_down_t.")
-        if each.is_vector:
-            yield replace(each, name=name)
-        else:
-            matrix = Transposed(each.matrix, n_threads)
-            yield typed(name, matrix, is_vector=False, type_name=each.wanted or each.type)
+def lay_out(tensors: list[OutTensor], *, transposed: bool, n_threads: int) -> list[OutTensor]:
+    """The down matrices as `ffn_down_t`, one row per neuron, or as the plain layout's `ffn_down`."""
+    ours, theirs = (".ffn_down_t.", ".ffn_down.") if transposed else (".ffn_down.", ".ffn_down_t.")
+    return [_turned(each, theirs, ours, n_threads) if theirs in each.name else each for each in tensors]
+
+
+def _turned(tensor: OutTensor, old: str, new: str, n_threads: int) -> OutTensor:
+    name = tensor.name.replace(old, new)
+    if tensor.is_vector:
+        return replace(tensor, name=name)
+    turned = Transposed(tensor.matrix, n_threads)
+    typed_again = typed(name, turned, is_vector=False, type_name=tensor.wanted or tensor.type)
+    return replace(typed_again, source_type=tensor.source_type)
 
 
 def fallbacks(tensors: list[OutTensor]) -> list[str]:

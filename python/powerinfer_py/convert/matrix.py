@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,17 @@ _CHUNK_BYTES = 32 << 20
 class Matrix(Protocol):
     """Rows of one type. Vectors are one row."""
 
-    type: str
-    """GGUF type of the rows."""
-    n_rows: int
-    n_cols: int
+    @property
+    def type(self) -> str:
+        """GGUF type of the rows."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows; 1 of a vector."""
+
+    @property
+    def n_cols(self) -> int:
+        """Values of a row."""
 
     def read(self, first_row: int, n_rows: int) -> Bytes:
         """Bytes of some rows [n_rows, row_bytes]."""
@@ -43,7 +50,7 @@ class Reordered:
 
 
 class Transposed:
-    """The columns of another matrix, which is held in memory from the first read on."""
+    """The columns of another matrix, which is held in memory from the first read on until the last row is read."""
 
     def __init__(self, matrix: Matrix, n_threads: int) -> None:
         whole = _core.block_length(matrix.type) == 1
@@ -56,12 +63,17 @@ class Transposed:
         """As Matrix.read."""
         if self._data is None:
             self._data = self._transpose()
-        return self._data[first_row : first_row + n_rows]
+        rows = self._data[first_row : first_row + n_rows]
+        if first_row + n_rows >= self.n_rows:
+            self._data = None
+        return rows
 
     def _transpose(self) -> Bytes:
         data = self._matrix.read(0, self._matrix.n_rows)
         if self._matrix.type != self.type:
-            data = _core.convert_rows(self._matrix.type, data, self._matrix.n_cols, self.type, n_threads=self._n_threads)
+            data = _core.convert_rows(
+                self._matrix.type, data, self._matrix.n_cols, self.type, n_threads=self._n_threads
+            )
         element_bytes = _core.row_bytes(self.type, 1)
         flat = _core.transpose(data, self.n_cols, self.n_rows, element_bytes, n_threads=self._n_threads)
         return flat.reshape(self.n_rows, self.n_cols * element_bytes)
@@ -85,7 +97,7 @@ class Scaled:
 class Held:
     """Numbers in memory, or mapped by numpy: float64, float32, float16, BFLOAT16 or int32, [n_rows, n_cols] or [n]."""
 
-    _TYPES = {"float64": "F32", "float32": "F32", "float16": "F16", "int32": "I32", BFLOAT16.name: "BF16"}
+    _TYPES: ClassVar = {"float64": "F32", "float32": "F32", "float16": "F16", "int32": "I32", BFLOAT16.name: "BF16"}
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.type = self._TYPES[array.dtype.name]
@@ -114,4 +126,10 @@ def converted(matrix: Matrix, type_name: str, n_threads: int) -> Iterator[Bytes]
     step = max(1, _CHUNK_BYTES // (4 * matrix.n_cols))
     for first in range(0, matrix.n_rows, step):
         rows = matrix.read(first, min(step, matrix.n_rows - first))
-        yield rows if matrix.type == "I32" else _core.convert_rows(matrix.type, rows, matrix.n_cols, type_name, n_threads=n_threads)
+        if matrix.type == "I32":
+            yield rows
+            continue
+        try:
+            yield _core.convert_rows(matrix.type, rows, matrix.n_cols, type_name, n_threads=n_threads)
+        except _core.FormatError as error:
+            raise _core.FormatError(f"counted from row {first}: {error}" if first else str(error)) from None

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from powerinfer_py._core import FormatError, UnsupportedError
 
-
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """numpy has none; the field holds the upper half of the float32."""
 

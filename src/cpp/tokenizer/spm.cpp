@@ -170,6 +170,7 @@ class SpmEncoder final : public Encoder {
 
 std::unique_ptr<const Encoder> load_spm(const GgufFile& file, Vocab& vocab) {
   load_vocab(file, {.bos = 1, .eos = 2, .unknown = 0, .add_bos = true}, vocab);
+  vocab.joins_spaces = file.find_bool("tokenizer.ggml.remove_extra_whitespaces").value_or(false);
   const bool adds_space = file.find_bool("tokenizer.ggml.add_space_prefix").value_or(true);
   return std::make_unique<SpmEncoder>(vocab, adds_space);
 }

@@ -15,6 +15,21 @@ namespace powerinfer {
 using tokenizer::SpecialKinds;
 using tokenizer::SpecialSplitter;
 
+namespace {
+
+/// Without spaces at the ends, and with one in place of every run.
+std::string with_joined_spaces(std::string_view text) {
+  std::string joined;
+  joined.reserve(text.size());
+  for (const char c : text) {
+    if (c != ' ' || (!joined.empty() && joined.back() != ' ')) joined += c;
+  }
+  if (!joined.empty() && joined.back() == ' ') joined.pop_back();
+  return joined;
+}
+
+}  // namespace
+
 struct Tokenizer::Impl {
   explicit Impl(const GgufFile& file)
       : encoder(tokenizer::load_tokenizer(file, vocab)),
@@ -75,6 +90,8 @@ std::vector<Token> Tokenizer::encode(std::string_view text, const EncodeOptions&
         base::text("text of ", text.size(), " bytes: expected at most ", kMaxBytes, "; tokenize it in parts"));
   }
   const Impl& impl = *impl_;
+  std::string joined;
+  if (impl.vocab.joins_spaces) text = joined = with_joined_spaces(text);
   std::vector<Token> tokens;
   if (options.add_special && impl.vocab.add_bos) tokens.push_back(impl.vocab.bos);
   const SpecialSplitter& splitter = options.parse_special ? impl.all_special : impl.always_special;

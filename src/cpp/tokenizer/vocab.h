@@ -36,6 +36,7 @@ struct Vocab {
   Token unknown = kNoToken;
   bool add_bos = false;
   bool add_eos = false;
+  bool joins_spaces = false;             ///< a text loses the spaces at its ends, and all but one of a run
   std::vector<Token> end_of_generation;  // ascending
   std::vector<bool> eats_space_behind;   // [n_vocab] white space behind a special token belongs to it
 

@@ -11,7 +11,7 @@ from powerinfer_py.convert.models.mistral import context_within_window
 from powerinfer_py.convert.models.plan import ModelPlan
 
 
-def plan(config: Config, names: Collection[str]) -> ModelPlan:  # noqa: ARG001
+def plan(config: Config, names: Collection[str]) -> ModelPlan:
     """How the checkpoint becomes a file of architecture bamboo."""
     said = config.string("hidden_act", default="relu")
     n_ctx, notes = context_within_window(config)

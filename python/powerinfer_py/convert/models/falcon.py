@@ -80,8 +80,8 @@ def _heads(config: Config, d_model: int) -> tuple[int, int]:
 def _qkv_rows(n_heads: int, n_kv_heads: int, head_dim: int) -> npt.NDArray[np.int64]:
     """Rows of the fused matrix from groups of (queries, key, value) to all Q, all K, all V."""
     per_group = n_heads // n_kv_heads
-    groups = np.arange((n_heads + 2 * n_kv_heads) * head_dim, dtype=np.int64)
-    groups = groups.reshape(n_kv_heads, per_group + 2, head_dim)
+    rows = np.arange((n_heads + 2 * n_kv_heads) * head_dim, dtype=np.int64)
+    groups = rows.reshape(n_kv_heads, per_group + 2, head_dim)
     parts = (groups[:, :per_group], groups[:, per_group], groups[:, per_group + 1])
     return np.concatenate([part.reshape(-1) for part in parts])
 

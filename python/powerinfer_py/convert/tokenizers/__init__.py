@@ -1,0 +1,103 @@
+"""The tokenizer of a Hugging Face folder as GGUF keys, checked by encoding a text with both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from powerinfer_py._core import FormatError, UnsupportedError
+from powerinfer_py.convert.config import read_json
+from powerinfer_py.convert.tokenizers.byte_level import read_json_bpe, read_vocab_and_merges
+from powerinfer_py.convert.tokenizers.probe import probe_ids
+from powerinfer_py.convert.tokenizers.report import TokenizerReport
+from powerinfer_py.convert.tokenizers.sentence_piece import Pieces, read_json_pieces, read_sentencepiece
+from powerinfer_py.convert.tokenizers.special import Extras
+from powerinfer_py.files import Value
+
+__all__ = ["TokenizerReport", "read_tokenizer"]
+
+Encode = Callable[[str], list[int]]
+
+
+def read_tokenizer(folder: Path, *, n_vocab: int, probe: bool = True) -> TokenizerReport:
+    """Vocabulary, merges, pre-tokenizer, special tokens and chat template.
+
+    Args:
+        folder: with `tokenizer.model`, `tokenizer.json`, or `vocab.json` and `merges.txt`; and the small files beside.
+        n_vocab: rows of the embedding; the vocabulary is filled up to it.
+        probe: encodes a text with the tokenizer's own library and with the engine, and refuses differences.
+
+    Raises:
+        FormatError: there is no tokenizer, or it is damaged, or has more tokens than the model.
+        UnsupportedError: a part that cannot be represented, or a package is not installed.
+    """
+    path = folder / "tokenizer.json"
+    tokenizer = read_json(path) if path.is_file() else {}
+    name, pieces = _pieces(folder, tokenizer)
+    extras = Extras(folder, tokenizer)
+    extras.add_tokens(pieces.vocabulary)
+    where = str(folder / name)
+    n_tokens = pieces.vocabulary.n_tokens
+    if n_tokens > n_vocab:
+        raise FormatError(
+            f"{where}: has {n_tokens} tokens, the model's embedding {n_vocab} rows; does it belong to another model?"
+        )
+    is_byte_level = "tokenizer.ggml.merges" in pieces.keys
+    keys = {"tokenizer.ggml.model": Value("string", "gpt2" if is_byte_level else "llama")}
+    keys |= (
+        pieces.keys | pieces.vocabulary.keys(n_vocab, with_scores=not is_byte_level) | extras.keys(pieces.vocabulary)
+    )
+    if probe:
+        probe_ids(keys, _reference(folder, name, tokenizer), where)
+    return TokenizerReport(keys, n_vocab, name, pieces.notes)
+
+
+def _pieces(folder: Path, tokenizer: dict[str, Any]) -> tuple[str, Pieces]:
+    """(file, what is in it)."""
+    sentencepiece = folder / "tokenizer.model"
+    if sentencepiece.is_file():
+        pieces = read_sentencepiece(sentencepiece)
+        if pieces is not None:
+            return "tokenizer.model", pieces
+        if not tokenizer:
+            raise UnsupportedError(
+                f"{sentencepiece}: no SentencePiece model; give the tokenizer.json of the same checkpoint"
+            )
+    if tokenizer:
+        where = str(folder / "tokenizer.json")
+        model = tokenizer.get("model")
+        if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
+            kind = model.get("type") if isinstance(model, dict) else model
+            raise UnsupportedError(f"{where}: model type {kind!r} cannot be represented; only BPE can")
+        read = read_json_pieces if model.get("byte_fallback") else read_json_bpe
+        return "tokenizer.json", read(model, tokenizer, where)
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return "vocab.json", read_vocab_and_merges(folder)
+    raise FormatError(
+        f"{folder}: no tokenizer in it; expected tokenizer.model, tokenizer.json, or vocab.json with merges.txt"
+    )
+
+
+def _reference(folder: Path, name: str, tokenizer: dict[str, Any]) -> Encode:
+    """The library that the checkpoint was published for."""
+    try:
+        if name == "tokenizer.model":
+            import sentencepiece  # noqa: PLC0415
+
+            processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
+            return lambda text: list(processor.encode(text))
+        import tokenizers  # noqa: PLC0415
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{folder}: checking the tokenizer needs {error.name}: pip install 'powerinfer_py[convert]'"
+        ) from None
+    if tokenizer:
+        own = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+    else:
+        own = tokenizers.Tokenizer(
+            tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+        )
+        own.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return lambda text: list(own.encode(text, add_special_tokens=False).ids)

@@ -1,0 +1,136 @@
+"""Added tokens, special ids and the chat template of a tokenizer: everything beside its vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from powerinfer_py._core import FormatError
+from powerinfer_py.convert.config import read_json
+from powerinfer_py.convert.tokenizers.report import TokenType, Vocabulary
+from powerinfer_py.files import Value
+
+_ROLES = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "sep_token": "seperator",  # as the format spells it
+    "pad_token": "padding",
+    "cls_token": "cls",
+    "mask_token": "mask",
+}
+_CONFIG_IDS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
+
+
+class Extras:
+    """The small files of a tokenizer's folder.
+
+    Raises:
+        FormatError: one of them is no JSON object.
+    """
+
+    def __init__(self, folder: Path, tokenizer: dict[str, Any]) -> None:
+        self._folder, self._tokenizer = folder, tokenizer
+        self._config = self._optional("tokenizer_config.json")
+        self._special_map = self._optional("special_tokens_map.json")
+
+    def _optional(self, name: str) -> dict[str, Any]:
+        path = self._folder / name
+        return read_json(path) if path.is_file() else {}
+
+    def add_tokens(self, vocabulary: Vocabulary) -> None:
+        """Puts the added tokens in; the roles of the special ones make them control tokens.
+
+        Raises:
+            FormatError: an id is no number >= 0.
+        """
+        special = {self._text(name) for name in _ROLES} - {None}
+        for name, entries in self._lists():
+            for token, text, is_special in entries:
+                if not isinstance(token, int) or isinstance(token, bool) or token < 0 or not isinstance(text, str):
+                    raise FormatError(f"{self._folder / name}: added token {text!r}: expected a text and an id >= 0")
+                known = vocabulary.types.get(token)
+                if vocabulary.texts.get(token) == text and known not in (TokenType.NORMAL, TokenType.USER_DEFINED):
+                    continue
+                kind = TokenType.CONTROL if is_special or text in special else TokenType.USER_DEFINED
+                vocabulary.add(token, text, kind, vocabulary.scores.get(token, 0.0))
+
+    def _lists(self) -> list[tuple[str, list[tuple[Any, Any, bool]]]]:
+        """(file, (id, text, special) of its added tokens); what comes later wins."""
+        plain = self._optional("added_tokens.json").items()
+        decoder = self._config.get("added_tokens_decoder") or {}
+        own = self._tokenizer.get("added_tokens") or []
+        return [
+            ("added_tokens.json", [(token, text, False) for text, token in plain]),
+            (
+                "tokenizer_config.json",
+                [
+                    (int(token) if token.isdecimal() else token, each.get("content"), bool(each.get("special")))
+                    for token, each in decoder.items()
+                ],
+            ),
+            ("tokenizer.json", [(each.get("id"), each.get("content"), bool(each.get("special"))) for each in own]),
+        ]
+
+    def _text(self, role: str) -> str | None:
+        """The text of the token with a role."""
+        for source in (self._config, self._special_map):
+            value = source.get(role)
+            value = value.get("content") if isinstance(value, dict) else value
+            if isinstance(value, str):
+                return value
+        return None
+
+    def keys(self, vocabulary: Vocabulary) -> dict[str, Value]:
+        """Special ids, what is added to a text, the chat template."""
+        ids: dict[str, int] = {}
+        for role, name in _ROLES.items():
+            text = self._text(role)
+            token = None if text is None else vocabulary.id_of(text)
+            if token is not None:
+                ids[name] = token
+        for file in ("generation_config.json", "config.json"):
+            for key, name in _CONFIG_IDS.items():
+                value = self._optional(file).get(key)
+                value = value[0] if isinstance(value, list) and value else value
+                if isinstance(value, int) and not isinstance(value, bool) and value in vocabulary.texts:
+                    ids.setdefault(name, value)
+        keys = {f"tokenizer.ggml.{name}_token_id": Value("u32", token) for name, token in ids.items()}
+        for end in ("bos", "eos"):
+            added = self._adds(end, ids.get(end))
+            if added is not None:
+                keys[f"tokenizer.ggml.add_{end}_token"] = Value("bool", added and end in ids)
+        template = self._chat_template()
+        if template is not None:
+            keys["tokenizer.chat_template"] = Value("string", template)
+        return keys
+
+    def _adds(self, end: str, token: int | None) -> bool | None:
+        """Whether a text gets a token at its begin or end; None: nobody says."""
+        stated = self._config.get(f"add_{end}_token")
+        if isinstance(stated, bool):
+            return stated
+        for step in self._post_processors(self._tokenizer.get("post_processor")):
+            single = step.get("single") or []
+            if single:
+                edge = single[0 if end == "bos" else -1].get("SpecialToken", {}).get("id")
+                ids = step.get("special_tokens", {}).get(edge, {}).get("ids", [])
+                return token is not None and token in ids
+        return None if not self._tokenizer else False
+
+    def _post_processors(self, step: Any) -> list[dict[str, Any]]:
+        if not isinstance(step, dict):
+            return []
+        if step.get("type") == "Sequence":
+            return [each for inner in step.get("processors", []) for each in self._post_processors(inner)]
+        return [step] if step.get("type") == "TemplateProcessing" else []
+
+    def _chat_template(self) -> str | None:
+        path = self._folder / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        template = self._config.get("chat_template")
+        if isinstance(template, list):
+            named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+            template = named.get("default")
+        return template if isinstance(template, str) else None
