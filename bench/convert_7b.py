@@ -109,7 +109,7 @@ def run_measured(code: str, *arguments: str) -> tuple[float, float]:
 CONVERT = """
 from powerinfer_py.convert import convert
 options = {"layout": "plain", "force_plain": True} if sys.argv[3] == "f16" else {}
-convert(sys.argv[1], sys.argv[2], outtype=sys.argv[3], threads=int(sys.argv[4]), force=True, **options)
+convert(sys.argv[1], sys.argv[2], outtype=sys.argv[3], n_threads=int(sys.argv[4]), force=True, **options)
 """
 LLAMA_CPP = """
 import ctypes, llama_cpp

@@ -1,0 +1,118 @@
+"""Tokenizers of checkpoints: the ids that their own libraries give, or a refusal that names the part."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+
+from helpers.checkpoints import N_VOCAB, TEMPLATE, add_bpe_tokenizer, train_sentencepiece  # noqa: E402
+
+import powerinfer_py as pi  # noqa: E402
+from powerinfer_py import _core  # noqa: E402
+from powerinfer_py.convert.tokenizers import read_tokenizer  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SHARED = Path(os.environ.get("POWERINFER_SHARED", REPOSITORY.parent / "shared/data"))
+N_LINES = 1000
+
+
+def corpus_lines() -> list[str]:
+    """1,000 lines of the corpus where it is at hand, else of the project's own pages."""
+    texts = [lzma.decompress(path.read_bytes()).decode() for path in sorted(SHARED.rglob("heldout.txt.xz"))[:1]]
+    texts += [path.read_text() for path in sorted((REPOSITORY / "docs").glob("*.md"))]
+    lines = [line for text in texts for line in text.splitlines() if line.strip()]
+    return random.Random(1).sample(lines, min(N_LINES, len(lines)))
+
+
+def engine_of(folder: Path, tmp_path: Path) -> _core.Tokenizer:
+    header = _core.GgufHeader(powerinfer=False)
+    header.add("general.architecture", "string", "llama")
+    for key, value in read_tokenizer(folder, n_vocab=N_VOCAB + 8).metadata.items():
+        header.add(key, value.type, value.value)
+    path = tmp_path / "vocab.gguf"
+    path.write_bytes(header.encode())
+    return _core.Tokenizer(path)
+
+
+@pytest.mark.parametrize("words", ["gpt-2", "smollm", "llama-bpe", "qwen2", "falcon"])
+def test_byte_level(words: str, tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path, words=words)
+    ours = engine_of(tmp_path, tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert ours.pre_tokenizer == words
+    for line in (*corpus_lines(), "<s>a<|turn|> b</s>", ""):
+        assert ours.encode(line, False, True) == theirs.encode(line, add_special_tokens=False).ids, line
+    assert (ours.bos, ours.eos, ours.add_bos) == (0, 1, False)
+    assert ours.text(N_VOCAB) == f"[PAD{N_VOCAB}]"
+    assert read_tokenizer(tmp_path, n_vocab=N_VOCAB).metadata["tokenizer.chat_template"].value == TEMPLATE
+
+
+@pytest.mark.parametrize("options", [{}, {"add_dummy_prefix": False}, {"remove_extra_whitespaces": False}], ids=str)
+def test_sentencepiece(options: dict[str, bool], tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    train_sentencepiece(tmp_path / "tokenizer.model", **options)
+    ours = engine_of(tmp_path, tmp_path)
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    for line in (*corpus_lines(), "  two  spaces  ", " ", ""):
+        assert ours.encode(line, False) == theirs.encode(line), line
+
+
+def test_gpt2_in_two_files(tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    whole = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    whole.model.save(str(tmp_path))
+    (tmp_path / "tokenizer.json").unlink()
+    ours = engine_of(tmp_path, tmp_path)
+    for line in corpus_lines():
+        assert ours.encode(line, False) == whole.encode(line, add_special_tokens=False).ids, line
+
+
+def _edit(folder: Path, change: Callable[[dict], None]) -> None:
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda t: t.update(normalizer={"type": "Lowercase"}), "Lowercase"),
+        (lambda t: t["model"].update(type="WordPiece"), "WordPiece"),
+        (lambda t: t.update(pre_tokenizer={"type": "Whitespace"}), "Whitespace"),
+        (lambda t: t["model"].update(end_of_word_suffix="</w>"), "end_of_word_suffix"),
+        (lambda t: t.update(pre_tokenizer=None), "pre_tokenizer"),
+    ],
+)
+def test_what_cannot_be_represented_is_named(change: Callable[[dict], None], part: str, tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    _edit(tmp_path, change)
+    with pytest.raises(pi.UnsupportedError, match=part):
+        read_tokenizer(tmp_path, n_vocab=N_VOCAB)
+
+
+def test_a_difference_is_found_by_encoding(tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path, words="smollm")
+    report = read_tokenizer(tmp_path, n_vocab=N_VOCAB)
+    from powerinfer_py.convert.tokenizers.probe import probe_ids  # noqa: PLC0415
+
+    with pytest.raises(pi.UnsupportedError, match="other ids"):
+        probe_ids(report.metadata, lambda text: [1, 2, 3], "here")
+
+
+def test_no_tokenizer_and_too_large_ones(tmp_path: Path) -> None:
+    with pytest.raises(pi.FormatError, match=r"tokenizer\.json"):
+        read_tokenizer(tmp_path, n_vocab=N_VOCAB)
+    add_bpe_tokenizer(tmp_path)
+    with pytest.raises(pi.FormatError, match="embedding"):
+        read_tokenizer(tmp_path, n_vocab=100)
