@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -252,6 +255,32 @@ def test_llama_cpp_reads_a_quantized_plain_model(tmp_path: Path) -> None:
             theirs.eval([token])
         logits = np.array(theirs.scores[: len(TOKENS)])
         assert mean_kl(logits, logits_of(path, "auto")) < 1e-3
+
+
+# The command.
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`powerinfer quantize`."""
+    words = [sys.executable, "-m", "powerinfer_py", "quantize", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def test_command(sparse: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    done = command(sparse, out, "q4_k", "--tensor-type", "attn_.*=q6_k", "--predictor-type", "q8_0", "--threads", 1)
+    assert done.returncode == 0 and "Q4_K" in done.stdout and "Q6_K" in done.stdout, done.stderr
+    for arguments, code, message in [
+        ([sparse, out, "q4_0"], 1, "--force"),
+        ([sparse, out, "q4_9"], 1, "known: F32, F16"),
+        ([sparse, out, "q4_0", "--tensor-type", "q8_0"], 2, "REGEX=TYPE"),
+        ([out, tmp_path / "b.gguf", "q4_0"], 1, "--allow-requantize"),
+        ([tmp_path / "absent.gguf", out, "q4_0"], 1, "absent.gguf"),
+    ]:
+        done = command(*arguments)
+        assert done.returncode == code and message in done.stderr and "Traceback" not in done.stderr, done.stderr
+    done = command(out, tmp_path / "b.gguf", "q4_0", "--allow-requantize", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["requantize_error"] > 0.01, done.stderr
 
 
 def test_bundled_model_in_a_smaller_type(bundled: pi.Model, tmp_path: Path) -> None:

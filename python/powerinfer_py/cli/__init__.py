@@ -18,9 +18,11 @@ from powerinfer_py.cli import foreign_flags
 from powerinfer_py.cli.common import UsageProblem, warn
 from powerinfer_py.cli.convert import convert_command
 from powerinfer_py.cli.evaluate_sparsity import evaluate_sparsity_command
+from powerinfer_py.cli.imatrix import imatrix
 from powerinfer_py.cli.inspect import inspect
 from powerinfer_py.cli.perplexity import perplexity
 from powerinfer_py.cli.profile import profile
+from powerinfer_py.cli.quantize import quantize_command
 from powerinfer_py.cli.reorder import reorder
 from powerinfer_py.cli.run import run
 from powerinfer_py.cli.train_predictor import train_predictor_command
@@ -42,6 +44,8 @@ app.command("evaluate-sparsity")(evaluate_sparsity_command)
 app.command("train-predictor")(train_predictor_command)
 app.command("convert")(convert_command)
 app.command("profile")(profile)
+app.command("imatrix")(imatrix)
+app.command("quantize")(quantize_command)
 app.command("reorder")(reorder)
 app.command("verify")(verify)
 

@@ -24,6 +24,10 @@ def quantize_command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The model to quantize.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")],
     type_name: Annotated[str, typer.Argument(metavar="TYPE", help=f"Type of the matrices: {', '.join(TYPES)}.")],
+    imatrix: Annotated[
+        Path | None,
+        typer.Option("--imatrix", metavar="FILE", help="Importance of columns, of `powerinfer imatrix` or llama.cpp."),
+    ] = None,
     tensor_types: Annotated[
         list[str] | None,
         typer.Option(
@@ -51,6 +55,7 @@ def quantize_command(
         source,
         target,
         type_name,
+        imatrix=imatrix,
         tensor_types=[_pair(text) for text in tensor_types or []],
         output_tensor_type=output_tensor_type,
         predictor_type=predictor_type,
@@ -79,6 +84,8 @@ def _lines(report: QuantizeReport) -> dict[str, str]:
         "written": f"{report.path}, {size_text(report.n_bytes)} of {size_text(report.n_bytes_before)}",
         "tensors": types,
     }
+    if report.n_weighted:
+        lines["importance"] = f"weighed the errors of {report.n_weighted} matrices"
     if report.requantize_error is not None:
         lines["requantized"] = (
             f"{report.n_requantized} matrices that were quantized already; this added a relative error of "

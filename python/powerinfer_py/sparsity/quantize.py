@@ -18,6 +18,7 @@ from powerinfer_py.convert.card import FILE_TYPES, type_keys
 from powerinfer_py.convert.layout import OutTensor, fallbacks, typed
 from powerinfer_py.files import GgufInput, GgufOutput, OutputReport, Progress, TensorSpec
 from powerinfer_py.sparsity.activation import load_counts, side_file_of, write_side_file
+from powerinfer_py.sparsity.imatrix import Imatrix, read_imatrix
 
 TYPES = tuple(FILE_TYPES)
 """What matrices can be stored in."""
@@ -25,6 +26,8 @@ TYPES = tuple(FILE_TYPES)
 _OUTPUT = "output.weight"
 _EMBEDDING = "token_embd.weight"
 _PREDICTOR = re.compile(r"blk\.\d+\.fc[12]\.weight")
+_WITHOUT_CHOICE = ("F32", "F16", "BF16", "Q8_0")
+"""Types in which every value has one nearest code."""
 _CHUNK_BYTES = 32 << 20
 
 
@@ -43,6 +46,8 @@ class QuantizeReport:
     """Root of sum (after - before)^2 / sum before^2 over these: what they lost beside what they had lost already."""
     notes: list[str]
     """Sentences about what was done in another way than asked."""
+    n_weighted: int
+    """Matrices quantized with importance."""
     n_resumed: int
     """Tensors that an earlier, interrupted run had finished."""
 
@@ -52,6 +57,7 @@ def quantize(
     output: Path,
     type: str,
     *,
+    imatrix: Path | None = None,
     tensor_types: Sequence[tuple[str, str]] = (),
     output_tensor_type: str | None = None,
     predictor_type: str | None = None,
@@ -67,6 +73,7 @@ def quantize(
 
     Args:
         type: one of `TYPES`, in any case; as are all types here.
+        imatrix: importance of columns, made by `collect_imatrix` or llama.cpp: their errors weigh more.
         tensor_types: (regular expression, type) for matrices whose name it is found in; the first that fits wins, and
             wins over everything else.
         output_tensor_type: for the output matrix, and for the token embedding where that serves as one.
@@ -76,9 +83,11 @@ def quantize(
         force: replace an output that exists.
 
     Raises:
-        InvalidArgument: an unknown type, an expression that is none or fits no matrix, the output exists, or matrices
-            of block types without `allow_requantize`. UnsupportedError: a file with a cold type.
-        FormatError: a weight is not finite. OSError: the disk is full; what is finished stays for the next run.
+        InvalidArgument: an unknown type, an expression that is none or fits no matrix, the output exists, matrices of
+            block types without `allow_requantize`, or an imatrix of another model.
+        UnsupportedError: a file with a cold type.
+        FormatError: a weight is not finite, or the imatrix is damaged.
+        OSError: the disk is full; what is finished stays for the next run.
     """
     progress = progress or Progress()
     choice = _Choice(
@@ -97,7 +106,8 @@ def quantize(
         requantized = [file.tensor(each.name) for each in tensors if _is_requantized(each)]
         if requantized and not allow_requantize:
             raise InvalidArgument(_refusal(file, requantized))
-        job = _Job(file, tensors, optional_count("n_threads", n_threads))
+        importance = _importance(tensors, None if imatrix is None else read_imatrix(imatrix))
+        job = _Job(file, tensors, importance, optional_count("n_threads", n_threads))
         written = job.write(GgufOutput(output, powerinfer=file.is_powerinfer, force=force), choice.type, progress)
         with GgufInput(output) as result:
             _write_counts(file, result)
@@ -113,6 +123,7 @@ def quantize(
             n_requantized=len(requantized),
             requantize_error=error,
             notes=notes,
+            n_weighted=len(importance.columns),
             n_resumed=written.n_resumed,
         )
 
@@ -197,11 +208,36 @@ def _refusal(file: GgufInput, tensors: Sequence[TensorInfo]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class _Importance:
+    """What weighs the errors."""
+
+    columns: dict[str, npt.NDArray[np.float32]]
+    """Matrix -> importance [n_cols], of those that it can help."""
+    digest: str
+
+
+def _importance(tensors: Sequence[OutTensor], imatrix: Imatrix | None) -> _Importance:
+    if imatrix is None:
+        return _Importance({}, "")
+    columns = {}
+    for each in tensors:
+        found = imatrix.of(each.name, each.matrix.n_cols)
+        if found is not None and each.type != each.matrix.type and each.type not in _WITHOUT_CHOICE:
+            columns[each.name] = found
+    if not any(each.name in imatrix.columns for each in tensors):
+        raise InvalidArgument(
+            f"{imatrix.path}: none of its {len(imatrix.columns)} matrices is in the model; it was made for another one"
+        )
+    return _Importance(columns, imatrix.digest)
+
+
 class _Job:
     """The output's header and bytes."""
 
-    def __init__(self, file: GgufInput, tensors: Sequence[OutTensor], n_threads: int) -> None:
+    def __init__(self, file: GgufInput, tensors: Sequence[OutTensor], importance: _Importance, n_threads: int) -> None:
         self._file, self._tensors, self._n_threads = file, tensors, n_threads
+        self._importance = importance
 
     def write(self, output: GgufOutput, type_name: str, progress: Progress) -> OutputReport:
         output.copy_metadata(self._file)
@@ -209,7 +245,7 @@ class _Job:
             output.set(key, value)
         for each in self._tensors:
             output.add_tensor(each.name, each.type, self._file.tensor(each.name).shape)
-        identity = f"quantize:{self._file.identity}"
+        identity = f"quantize:{self._file.identity}:{self._importance.digest}"
         return output.write(self._bytes, identity=identity, progress=progress)
 
     def _bytes(self, spec: TensorSpec) -> Iterator[npt.NDArray[np.uint8]] | Iterator[memoryview]:
@@ -217,9 +253,12 @@ class _Job:
         return self._file.chunks(tensor) if tensor.type == spec.type else self._converted(tensor, spec.type)
 
     def _converted(self, tensor: TensorInfo, type_name: str) -> Iterator[npt.NDArray[np.uint8]]:
+        importance = self._importance.columns.get(tensor.name)
         for first, rows in _pieces(self._file, tensor):
             try:
-                yield _core.convert_rows(tensor.type, rows, int(tensor.shape[0]), type_name, n_threads=self._n_threads)
+                yield _core.convert_rows(
+                    tensor.type, rows, int(tensor.shape[0]), type_name, importance, n_threads=self._n_threads
+                )
             except FormatError as error:
                 where = f", rows from {first} on" if first else ""
                 raise FormatError(f"{self._file.path}: tensor {tensor.name!r}{where}: {error}") from None
