@@ -77,7 +77,7 @@ def quantize(
         tensor_types: (regular expression, type) for matrices whose name it is found in; the first that fits wins, and
             wins over everything else.
         output_tensor_type: for the output matrix, and for the token embedding where that serves as one.
-        predictor_type: for the predictors' matrices; None: `type`.
+        predictor_type: for the predictors' matrices; None: `type`; those in blocks stay as they are.
         allow_requantize: matrices of one block type may get another, which loses more than quantizing the original.
         n_threads: of the conversion; None: as many as the engine would use.
         force: replace an output that exists.
@@ -94,7 +94,7 @@ def quantize(
         _type_named(type),
         tuple((_expression(pattern), _type_named(name)) for pattern, name in tensor_types),
         output=_type_named(type if output_tensor_type is None else output_tensor_type),
-        predictor=_type_named(type if predictor_type is None else predictor_type),
+        predictor=None if predictor_type is None else _type_named(predictor_type),
     )
     with GgufInput(source) as file:
         if "powerinfer.hot_neurons" in file.metadata:
@@ -103,7 +103,7 @@ def quantize(
                 "was made from"
             )
         tensors = choice.of_tensors(file)
-        requantized = [file.tensor(each.name) for each in tensors if _is_requantized(each)]
+        requantized = [file.tensor(each.name) for each in tensors if each.is_requantized]
         if requantized and not allow_requantize:
             raise InvalidArgument(_refusal(file, requantized))
         importance = _importance(tensors, None if imatrix is None else read_imatrix(imatrix))
@@ -162,7 +162,8 @@ class _Choice:
     type: str
     by_name: tuple[tuple[re.Pattern[str], str], ...]
     output: str
-    predictor: str
+    predictor: str | None
+    """None: as the others, but blocks stay what they are."""
 
     def of_tensors(self, file: GgufInput) -> list[OutTensor]:
         """All tensors in file order."""
@@ -175,7 +176,8 @@ class _Choice:
             is_vector = len(tensor.shape) == 1 or "norm" in name
             wanted = self.output if name == output_name else self.type
             if _PREDICTOR.fullmatch(name):
-                wanted = self.predictor
+                in_blocks = _core.block_length(tensor.type) > 1
+                wanted = self.predictor or (tensor.type if in_blocks else self.type)
             if not is_vector:
                 for pattern, named in self.by_name:
                     if pattern.search(name):
@@ -191,12 +193,6 @@ class _Choice:
                     "or an earlier expression decides; names are like blk.0.ffn_up.weight"
                 )
         return found
-
-
-def _is_requantized(tensor: OutTensor) -> bool:
-    return tensor.type != tensor.matrix.type and all(
-        _core.block_length(each) > 1 for each in (tensor.type, tensor.matrix.type)
-    )
 
 
 def _refusal(file: GgufInput, tensors: Sequence[TensorInfo]) -> str:

@@ -168,8 +168,8 @@ TEST(extra_keys_are_checked) {
   CHECK_THROWS(Model::load(with("powerinfer.predictor.threshold", GgufArray(std::vector<float>{0.0F}))), FormatError,
                "expected 2 entries");
   CHECK_THROWS(Model::load(with("powerinfer.sparse_threshold", GgufScalar(std::nanf("")))), FormatError, "NaN");
-  CHECK_THROWS(Model::load(with("powerinfer.hot_neurons", GgufArray(std::vector<std::uint32_t>{1, 1}))),
-               FormatError, "blk.0.ffn_gate.weight");
+  CHECK_THROWS(Model::load(with("powerinfer.hot_neurons", GgufArray(std::vector<std::uint32_t>{1, 1}))), FormatError,
+               "blk.0.ffn_gate.weight");
   CHECK_THROWS(Model::load(with("powerinfer.neuron_order", Changed::text("random"))), UnsupportedError, "activation");
   CHECK_THROWS(Model::load(with("llama.rope.scaling.type", Changed::text("yarn"))), UnsupportedError, "yarn");
   CHECK_THROWS(Model::load(with("llama.rope.dimension_count", Changed::number(7))), FormatError, "dimension_count");
