@@ -116,3 +116,55 @@ def test_no_tokenizer_and_too_large_ones(tmp_path: Path) -> None:
     add_bpe_tokenizer(tmp_path)
     with pytest.raises(pi.FormatError, match="embedding"):
         read_tokenizer(tmp_path, n_vocab=100)
+
+
+def _template(tokenizer: dict) -> None:
+    special = {"id": "<|turn|>", "ids": [2], "tokens": ["<|turn|>"]}
+    single = [{"SpecialToken": {"id": "<|turn|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    tokenizer.update(
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<|turn|>": special},
+        }
+    )
+
+
+def test_what_the_template_puts_in_front_is_put_in_front(tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    _edit(tmp_path, _template)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert engine_of(tmp_path, tmp_path).encode("The cat") == theirs.encode("The cat").ids
+
+
+def test_limits_of_length_do_not_matter(tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    limit = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    _edit(tmp_path, lambda t: t.update(truncation=limit))
+    read_tokenizer(tmp_path, n_vocab=N_VOCAB)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.update(added_tokens=["a"]),
+        lambda t: t.update(added_tokens=5),
+        lambda t: t.update(normalizer=[1]),
+        lambda t: t["model"].update(merges=[["nothing", "here"]]),
+    ],
+)
+def test_damaged_files_give_typed_errors(change: Callable[[dict], None], tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    _edit(tmp_path, change)
+    with pytest.raises(pi.FormatError):
+        read_tokenizer(tmp_path, n_vocab=N_VOCAB)
+
+
+def test_other_tokenizers_in_gpt2s_files(tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).model.save(str(tmp_path))
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": True}))
+    with pytest.raises(pi.UnsupportedError, match="add_prefix_space"):
+        read_tokenizer(tmp_path, n_vocab=N_VOCAB)

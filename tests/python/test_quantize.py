@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -299,3 +300,36 @@ def model_perplexity(model: pi.Model, tokens: list[int]) -> float:
     logits -= logits.max(axis=1, keepdims=True)
     own = logits[np.arange(len(logits)), tokens[1:]] - np.log(np.exp(logits).sum(axis=1))
     return float(np.exp(-own.mean()))
+
+
+def test_hot_and_cold_neurons(sparse: Path, tmp_path: Path) -> None:
+    report = quantize(sparse, tmp_path / "out.gguf", "q8_0", cold_type="q4_0", hot_share=0.25)
+    hot, cold = (quantize(sparse, tmp_path / f"{name}.gguf", name).path for name in ("q8_0", "q4_0"))
+    with GgufInput(report.path) as file, GgufInput(hot) as all_hot, GgufInput(cold) as all_cold:
+        assert list(file.get("powerinfer.hot_neurons")) == [128, 128]
+        for name in ("blk.1.ffn_gate", "blk.1.ffn_up", "blk.1.ffn_down_t"):
+            assert np.array_equal(file.read(f"{name}.weight"), all_hot.read(f"{name}.weight", 0, 128))
+            assert np.array_equal(file.read(f"{name}_cold.weight"), all_cold.read(f"{name}.weight", 128))
+        assert file.computed_fingerprint() == file.fingerprint
+    for mode in ("exact", "predictor"):
+        assert np.isfinite(logits_of(report.path, mode)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cold_type": "q4_0"}, "hot_share"),
+        ({"hot_share": 0.2}, "cold_type"),
+        ({"cold_type": "q4_0", "hot_share": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_a_cold_type_needs_a_share(options: dict[str, Any], words: str, sparse: Path, tmp_path: Path) -> None:
+    with pytest.raises(pi.InvalidArgument, match=words):
+        quantize(sparse, tmp_path / "out.gguf", "q8_0", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cold_type_needs_the_hottest_first(tmp_path: Path) -> None:
+    source = tiny_model(tmp_path / "in.gguf", activation="relu", density=0.3).path
+    with pytest.raises(pi.InvalidArgument, match="powerinfer reorder"):
+        quantize(source, tmp_path / "out.gguf", "q8_0", cold_type="q4_0", hot_share=0.2)

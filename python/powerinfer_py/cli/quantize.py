@@ -42,6 +42,12 @@ def quantize_command(
     predictor_type: Annotated[
         str | None, typer.Option("--predictor-type", metavar="TYPE", help="Type of the predictors' matrices.")
     ] = None,
+    cold_type: Annotated[
+        str | None, typer.Option("--cold-type", metavar="TYPE", help="Type of the neurons that are not hot.")
+    ] = None,
+    hot_share: Annotated[
+        float | None, typer.Option("--hot-share", metavar="X", help="With --cold-type: share of hot neurons, 0 to 1.")
+    ] = None,
     allow_requantize: Annotated[
         bool,
         typer.Option("--allow-requantize", help="Also matrices that are quantized already; reports the error added."),
@@ -59,6 +65,8 @@ def quantize_command(
         tensor_types=[_pair(text) for text in tensor_types or []],
         output_tensor_type=output_tensor_type,
         predictor_type=predictor_type,
+        cold_type=cold_type,
+        hot_share=hot_share,
         allow_requantize=allow_requantize,
         n_threads=thread_count(n_threads),
         force=force,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from powerinfer_py._core import FormatError, InvalidArgument, TensorInfo, Unsupp
 from powerinfer_py.convert.card import FILE_TYPES, type_keys
 from powerinfer_py.convert.layout import OutTensor, fallbacks, typed
 from powerinfer_py.files import GgufInput, GgufOutput, OutputReport, Progress, TensorSpec
-from powerinfer_py.sparsity.activation import load_counts, side_file_of, write_side_file
+from powerinfer_py.sparsity.activation import ORDER_KEY, ffn_sizes, load_counts, side_file_of, write_side_file
 from powerinfer_py.sparsity.imatrix import Imatrix, read_imatrix
 
 TYPES = tuple(FILE_TYPES)
@@ -26,6 +26,8 @@ TYPES = tuple(FILE_TYPES)
 _OUTPUT = "output.weight"
 _EMBEDDING = "token_embd.weight"
 _PREDICTOR = re.compile(r"blk\.\d+\.fc[12]\.weight")
+_NEURON_ROWS = re.compile(r"blk\.\d+\.ffn_(gate|up|down_t)\.weight")
+_COLD = "_cold"
 _WITHOUT_CHOICE = ("F32", "F16", "BF16", "Q8_0")
 """Types in which every value has one nearest code."""
 _CHUNK_BYTES = 32 << 20
@@ -61,6 +63,8 @@ def quantize(
     tensor_types: Sequence[tuple[str, str]] = (),
     output_tensor_type: str | None = None,
     predictor_type: str | None = None,
+    cold_type: str | None = None,
+    hot_share: float | None = None,
     allow_requantize: bool = False,
     n_threads: int | None = None,
     force: bool = False,
@@ -78,13 +82,16 @@ def quantize(
             wins over everything else.
         output_tensor_type: for the output matrix, and for the token embedding where that serves as one.
         predictor_type: for the predictors' matrices; None: `type`; those in blocks stay as they are.
+        cold_type: for the neurons behind the first `hot_share` (0 to 1) of every layer; the model must be reordered,
+            hottest first, and then cannot be reordered or quantized again.
         allow_requantize: matrices of one block type may get another, which loses more than quantizing the original.
         n_threads: of the conversion; None: as many as the engine would use.
         force: replace an output that exists.
 
     Raises:
         InvalidArgument: an unknown type, an expression that is none or fits no matrix, the output exists, matrices of
-            block types without `allow_requantize`, or an imatrix of another model.
+            block types without `allow_requantize`, an imatrix of another model, or a share or model that `cold_type`
+            cannot go with.
         UnsupportedError: a file with a cold type.
         FormatError: a weight is not finite, or the imatrix is damaged.
         OSError: the disk is full; what is finished stays for the next run.
@@ -103,15 +110,20 @@ def quantize(
                 "was made from"
             )
         tensors = choice.of_tensors(file)
-        requantized = [file.tensor(each.name) for each in tensors if each.is_requantized]
+        hot_neurons = None
+        if cold_type is not None or hot_share is not None:
+            n_hot = _n_hot(file, cold_type, hot_share)
+            tensors = list(_split(tensors, n_hot, _type_named(cold_type or type)))
+            hot_neurons = [n_hot] * ffn_sizes(file)[0]
+        requantized = [each for each in tensors if each.is_requantized]
         if requantized and not allow_requantize:
-            raise InvalidArgument(_refusal(file, requantized))
+            raise InvalidArgument(_refusal(file, [file.tensor(each.name.replace(_COLD, "")) for each in requantized]))
         importance = _importance(tensors, None if imatrix is None else read_imatrix(imatrix))
-        job = _Job(file, tensors, importance, optional_count("n_threads", n_threads))
+        job = _Job(file, tensors, importance, optional_count("n_threads", n_threads), hot_neurons)
         written = job.write(GgufOutput(output, powerinfer=file.is_powerinfer, force=force), choice.type, progress)
         with GgufInput(output) as result:
             _write_counts(file, result)
-            error = _relative_error(file, result, requantized, progress) if requantized else None
+            error = _relative_error(result, requantized, progress) if requantized else None
         notes = fallbacks(tensors)
         for note in notes:
             progress.note(note)
@@ -150,9 +162,42 @@ class _Stored:
     type: str
     n_rows: int
     n_cols: int
+    begin: int = 0
+    """Its first row in the source."""
 
     def read(self, first_row: int, n_rows: int) -> npt.NDArray[np.uint8]:
-        return self.file.read(self.tensor.name, first_row, n_rows)
+        return self.file.read(self.tensor.name, self.begin + first_row, n_rows)
+
+
+def _n_hot(file: GgufInput, cold_type: str | None, hot_share: float | None) -> int:
+    """How many neurons of a layer are hot."""
+    if cold_type is None or hot_share is None or not 0 < hot_share < 1:
+        raise InvalidArgument(
+            f"hot_share {hot_share}, cold_type {cold_type}: expected both, the share between 0 and 1, e.g. 0.2 and q4_0"
+        )
+    n_layers, d_ff = ffn_sizes(file)
+    if file.get(ORDER_KEY) != "activation":
+        raise InvalidArgument(
+            f"{file.path}: its neurons do not stand hottest first; run `powerinfer profile` and `powerinfer reorder`"
+        )
+    if any(f"blk.{layer}.ffn_down_t.weight" not in file.tensors for layer in range(n_layers)):
+        raise InvalidArgument(
+            f"{file.path}: a cold type needs the down rows by neurons, ffn_down_t; `powerinfer convert` makes them"
+        )
+    return min(max(1, round(hot_share * d_ff)), d_ff - 1)
+
+
+def _split(tensors: Sequence[OutTensor], n_hot: int, cold_type: str) -> Iterator[OutTensor]:
+    """The rows of the neurons as a hot and a cold part."""
+    for each in tensors:
+        matrix = each.matrix
+        if not _NEURON_ROWS.fullmatch(each.name) or not isinstance(matrix, _Stored):
+            yield each
+            continue
+        yield replace(each, matrix=replace(matrix, n_rows=n_hot))
+        cold = replace(matrix, n_rows=matrix.n_rows - n_hot, begin=n_hot)
+        name = each.name.replace(".weight", f"{_COLD}.weight")
+        yield typed(name, cold, is_vector=False, type_name=cold_type)
 
 
 @dataclass(frozen=True)
@@ -218,7 +263,7 @@ def _importance(tensors: Sequence[OutTensor], imatrix: Imatrix | None) -> _Impor
         return _Importance({}, "")
     columns = {}
     for each in tensors:
-        found = imatrix.of(each.name, each.matrix.n_cols)
+        found = imatrix.of(each.name.replace(_COLD, ""), each.matrix.n_cols)
         if found is not None and each.type != each.matrix.type and each.type not in _WITHOUT_CHOICE:
             columns[each.name] = found
     if not any(each.name in imatrix.columns for each in tensors):
@@ -231,41 +276,54 @@ def _importance(tensors: Sequence[OutTensor], imatrix: Imatrix | None) -> _Impor
 class _Job:
     """The output's header and bytes."""
 
-    def __init__(self, file: GgufInput, tensors: Sequence[OutTensor], importance: _Importance, n_threads: int) -> None:
-        self._file, self._tensors, self._n_threads = file, tensors, n_threads
-        self._importance = importance
+    def __init__(
+        self,
+        file: GgufInput,
+        tensors: Sequence[OutTensor],
+        importance: _Importance,
+        n_threads: int,
+        hot_neurons: list[int] | None,
+    ) -> None:
+        self._file, self._n_threads, self._importance = file, n_threads, importance
+        self._tensors = {each.name: each for each in tensors}
+        self._hot_neurons = hot_neurons
 
     def write(self, output: GgufOutput, type_name: str, progress: Progress) -> OutputReport:
         output.copy_metadata(self._file)
         for key, value in type_keys(type_name).items():
             output.set(key, value)
-        for each in self._tensors:
-            output.add_tensor(each.name, each.type, self._file.tensor(each.name).shape)
+        if self._hot_neurons is not None:
+            output.set("powerinfer.hot_neurons", self._hot_neurons)
+        for name, each in self._tensors.items():
+            output.add_tensor(name, each.type, each.shape)
         identity = f"quantize:{self._file.identity}:{self._importance.digest}"
         return output.write(self._bytes, identity=identity, progress=progress)
 
-    def _bytes(self, spec: TensorSpec) -> Iterator[npt.NDArray[np.uint8]] | Iterator[memoryview]:
-        tensor = self._file.tensor(spec.name)
-        return self._file.chunks(tensor) if tensor.type == spec.type else self._converted(tensor, spec.type)
+    def _bytes(self, spec: TensorSpec) -> Iterator[npt.NDArray[np.uint8]]:
+        tensor = self._tensors[spec.name]
+        if tensor.type == tensor.matrix.type:
+            return (rows for _, rows in _pieces(tensor))
+        return self._converted(tensor)
 
-    def _converted(self, tensor: TensorInfo, type_name: str) -> Iterator[npt.NDArray[np.uint8]]:
+    def _converted(self, tensor: OutTensor) -> Iterator[npt.NDArray[np.uint8]]:
         importance = self._importance.columns.get(tensor.name)
-        for first, rows in _pieces(self._file, tensor):
+        matrix = tensor.matrix
+        for first, rows in _pieces(tensor):
             try:
                 yield _core.convert_rows(
-                    tensor.type, rows, int(tensor.shape[0]), type_name, importance, n_threads=self._n_threads
+                    matrix.type, rows, matrix.n_cols, tensor.type, importance, n_threads=self._n_threads
                 )
             except FormatError as error:
                 where = f", rows from {first} on" if first else ""
                 raise FormatError(f"{self._file.path}: tensor {tensor.name!r}{where}: {error}") from None
 
 
-def _pieces(file: GgufInput, tensor: TensorInfo) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """(first row, bytes of rows) of a whole tensor."""
-    n_rows = int(np.prod(tensor.shape[1:], dtype=np.int64))
-    step = max(1, _CHUNK_BYTES // (4 * int(tensor.shape[0])))
-    for first in range(0, n_rows, step):
-        yield first, file.read(tensor.name, first, min(step, n_rows - first))
+def _pieces(tensor: OutTensor) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """(first row, bytes of rows) of a whole tensor of the source."""
+    matrix = tensor.matrix
+    step = max(1, _CHUNK_BYTES // (4 * matrix.n_cols))
+    for first in range(0, matrix.n_rows, step):
+        yield first, matrix.read(first, min(step, matrix.n_rows - first))
 
 
 def _write_counts(source: GgufInput, result: GgufInput) -> None:
@@ -275,21 +333,20 @@ def _write_counts(source: GgufInput, result: GgufInput) -> None:
         write_side_file(side_file_of(result.path), load_counts(source), result.fingerprint)
 
 
-def _relative_error(before: GgufInput, after: GgufInput, tensors: Sequence[TensorInfo], progress: Progress) -> float:
+def _relative_error(after: GgufInput, tensors: Sequence[OutTensor], progress: Progress) -> float:
     """Root of sum (after - before)^2 / sum before^2."""
     squares = errors = 0.0
-    progress.start("error added", sum(tensor.n_bytes for tensor in tensors), "B")
+    progress.start("error added", sum(each.matrix.n_rows for each in tensors), " rows")
     try:
         for tensor in tensors:
-            n_cols = int(tensor.shape[0])
-            now = after.tensor(tensor.name).type
-            for first, rows in _pieces(before, tensor):
-                old = _core.dequantize(tensor.type, rows, len(rows) * n_cols)
-                new = _core.dequantize(now, after.read(tensor.name, first, len(rows)), len(rows) * n_cols)
+            n_cols = tensor.matrix.n_cols
+            for first, rows in _pieces(tensor):
+                old = _core.dequantize(tensor.matrix.type, rows, len(rows) * n_cols)
+                new = _core.dequantize(tensor.type, after.read(tensor.name, first, len(rows)), len(rows) * n_cols)
                 new -= old
                 squares += float(np.dot(old, old))
                 errors += float(np.dot(new, new))
-                progress.advance(rows.nbytes)
+                progress.advance(len(rows))
     finally:
         progress.finish()
     return (errors / squares) ** 0.5 if squares else 0.0

@@ -49,9 +49,14 @@ def read_tokenizer(folder: Path, *, n_vocab: int, probe: bool = True) -> Tokeniz
     keys |= (
         pieces.keys | pieces.vocabulary.keys(n_vocab, with_scores=not is_byte_level) | extras.keys(pieces.vocabulary)
     )
+    notes = list(pieces.notes)
+    if is_byte_level and "tokenizer.ggml.eos_token_id" not in keys:
+        notes.append(
+            f"{folder}: no end-of-text token is named; engines will guess one and may stop at another"
+        )
     if probe:
         probe_ids(keys, _reference(folder, name, tokenizer), where)
-    return TokenizerReport(keys, n_vocab, name, pieces.notes)
+    return TokenizerReport(keys, n_vocab, name, notes)
 
 
 def _pieces(folder: Path, tokenizer: dict[str, Any]) -> tuple[str, Pieces]:
@@ -94,7 +99,12 @@ def _reference(folder: Path, name: str, tokenizer: dict[str, Any]) -> Encode:
             f"{folder}: checking the tokenizer needs {error.name}: pip install 'powerinfer_py[convert]'"
         ) from None
     if tokenizer:
-        own = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+        try:
+            own = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+        except Exception as error:  # the library has no type of its own
+            raise FormatError(f"{folder / name}: {error}") from None
+        own.no_truncation()
+        own.no_padding()
     else:
         own = tokenizers.Tokenizer(
             tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))

@@ -36,8 +36,15 @@ def read_vocab_and_merges(folder: Path) -> Pieces:
     """vocab.json and merges.txt, as GPT-2 and OPT have them.
 
     Raises:
-        FormatError: damaged.
+        FormatError: damaged. UnsupportedError: another kind of tokenizer in the same two files.
     """
+    path = folder / "tokenizer_config.json"
+    config = read_json(path) if path.is_file() else {}
+    if config.get("add_prefix_space") or str(config.get("tokenizer_class", "")).startswith("CLIP"):
+        raise UnsupportedError(
+            f"{path}: add_prefix_space {config.get('add_prefix_space')}, class {config.get('tokenizer_class')}: "
+            "vocab.json and merges.txt are read as GPT-2's only; save the checkpoint with its tokenizer.json"
+        )
     vocab = read_json(folder / "vocab.json")
     if not all(isinstance(token, int) for token in vocab.values()):
         raise FormatError(f"{folder / 'vocab.json'}: expected texts and ids")
@@ -60,6 +67,10 @@ def _pieces(vocab: dict[str, int], merges: list[tuple[str, str]], pre_tokenizer:
 def _check_normalizer(normalizer: Any, where: str) -> list[str]:
     if normalizer is None:
         return []
+    if not isinstance(normalizer, dict):
+        raise FormatError(f"{where}: normalizer: expected an object, got {normalizer!r}")
+    if normalizer.get("type") == "Sequence":
+        return [note for step in normalizer.get("normalizers", []) for note in _check_normalizer(step, where)]
     if normalizer.get("type") == "NFC":
         return [f"{where}: the normalizer NFC is left out; texts are expected in that form, as almost all are"]
     raise UnsupportedError(f"{where}: normalizer {normalizer} changes the text and cannot be represented")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from powerinfer_py._core import FormatError
+from powerinfer_py._core import FormatError, UnsupportedError
 from powerinfer_py.convert.config import read_json
 from powerinfer_py.convert.tokenizers.report import TokenType, Vocabulary
 from powerinfer_py.files import Value
@@ -33,6 +33,12 @@ class Extras:
         self._folder, self._tokenizer = folder, tokenizer
         self._config = self._optional("tokenizer_config.json")
         self._special_map = self._optional("special_tokens_map.json")
+        entries = self._tokenizer.get("added_tokens") or []
+        decoder = self._config.get("added_tokens_decoder") or {}
+        if not isinstance(entries, list) or not isinstance(decoder, dict):
+            raise FormatError(f"{folder}: added_tokens must be a list, added_tokens_decoder an object")
+        if not all(isinstance(each, dict) for each in (*entries, *decoder.values())):
+            raise FormatError(f"{folder}: added_tokens: expected objects with 'id' and 'content'")
 
     def _optional(self, name: str) -> dict[str, Any]:
         path = self._folder / name
@@ -95,9 +101,12 @@ class Extras:
                 value = value[0] if isinstance(value, list) and value else value
                 if isinstance(value, int) and not isinstance(value, bool) and value in vocabulary.texts:
                     ids.setdefault(name, value)
+        edges = self._edges()
+        ids |= edges
         keys = {f"tokenizer.ggml.{name}_token_id": Value("u32", token) for name, token in ids.items()}
         for end in ("bos", "eos"):
-            added = self._adds(end, ids.get(end))
+            stated = self._config.get(f"add_{end}_token")
+            added = stated if isinstance(stated, bool) else end in edges if self._tokenizer else None
             if added is not None:
                 keys[f"tokenizer.ggml.add_{end}_token"] = Value("bool", added and end in ids)
         template = self._chat_template()
@@ -105,25 +114,32 @@ class Extras:
             keys["tokenizer.chat_template"] = Value("string", template)
         return keys
 
-    def _adds(self, end: str, token: int | None) -> bool | None:
-        """Whether a text gets a token at its begin or end; None: nobody says."""
-        stated = self._config.get(f"add_{end}_token")
-        if isinstance(stated, bool):
-            return stated
+    def _edges(self) -> dict[str, int]:
+        """The tokens that the tokenizer.json puts at the begin ("bos") and the end ("eos") of a text.
+
+        Raises:
+            UnsupportedError: it puts them by a rule that is not known.
+        """
+        edges = {}
         for step in self._post_processors(self._tokenizer.get("post_processor")):
-            single = step.get("single") or []
-            if single:
-                edge = single[0 if end == "bos" else -1].get("SpecialToken", {}).get("id")
-                ids = step.get("special_tokens", {}).get(edge, {}).get("ids", [])
-                return token is not None and token in ids
-        return None if not self._tokenizer else False
+            single = step.get("single") or [{}]
+            for name, part in (("bos", single[0]), ("eos", single[-1])):
+                text = part.get("SpecialToken", {}).get("id")
+                ids = step.get("special_tokens", {}).get(text, {}).get("ids", [])
+                if len(ids) == 1:
+                    edges[name] = ids[0]
+        return edges
 
     def _post_processors(self, step: Any) -> list[dict[str, Any]]:
         if not isinstance(step, dict):
             return []
         if step.get("type") == "Sequence":
             return [each for inner in step.get("processors", []) for each in self._post_processors(inner)]
-        return [step] if step.get("type") == "TemplateProcessing" else []
+        if step.get("type") not in ("TemplateProcessing", "ByteLevel"):
+            raise UnsupportedError(
+                f"{self._folder / 'tokenizer.json'}: post_processor {step.get('type')} cannot be represented"
+            )
+        return [step] if step["type"] == "TemplateProcessing" else []
 
     def _chat_template(self) -> str | None:
         path = self._folder / "chat_template.jinja"
