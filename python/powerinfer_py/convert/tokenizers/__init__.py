@@ -51,9 +51,7 @@ def read_tokenizer(folder: Path, *, n_vocab: int, probe: bool = True) -> Tokeniz
     )
     notes = list(pieces.notes)
     if is_byte_level and "tokenizer.ggml.eos_token_id" not in keys:
-        notes.append(
-            f"{folder}: no end-of-text token is named; engines will guess one and may stop at another"
-        )
+        notes.append(f"{folder}: no end-of-text token is named; engines will guess one and may stop at another")
     if probe:
         probe_ids(keys, _reference(folder, name, tokenizer), where)
     return TokenizerReport(keys, n_vocab, name, notes)
