@@ -13,10 +13,9 @@ import gguf
 import numpy as np
 import pytest
 from helpers.compare import mean_kl, shared_data, top1_agreement
+from helpers.llama_cpp_witness import llama_cpp_logits
 
 import powerinfer_py
-
-llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
 N_TOKENS = 512
 
@@ -60,16 +59,6 @@ def widened(source: Path, target: Path) -> Path:
     return target
 
 
-def witness_logits(path: Path, tokens: list[int], *, f32_cache: bool) -> np.ndarray:
-    """llama.cpp's logits of every token [n_tokens, n_vocab]."""
-    cache = {"type_k": 0, "type_v": 0} if f32_cache else {}
-    model = llama_cpp.Llama(
-        str(path), n_ctx=N_TOKENS, n_batch=N_TOKENS, logits_all=True, n_threads=2, verbose=False, **cache
-    )
-    model.eval(tokens)
-    return np.array(model.scores[: len(tokens)])
-
-
 def our_logits(path: Path, tokens: list[int], *, f32_cache: bool) -> np.ndarray:
     """Our logits of every token [n_tokens, n_vocab]."""
     with (
@@ -81,7 +70,7 @@ def our_logits(path: Path, tokens: list[int], *, f32_cache: bool) -> np.ndarray:
 
 def test_widened_to_f32(smollm2: Path, tokens: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = widened(smollm2, tmp_path / "f32.gguf")
-    witness = witness_logits(path, tokens, f32_cache=True)
+    witness = llama_cpp_logits(path, tokens, f32_cache=True)
     ours = our_logits(path, tokens, f32_cache=True)
     kl, top1 = mean_kl(witness, ours), top1_agreement(witness, ours)
     with capsys.disabled():
@@ -91,7 +80,7 @@ def test_widened_to_f32(smollm2: Path, tokens: list[int], tmp_path: Path, capsys
 
 
 def test_as_published(smollm2: Path, tokens: list[int], capsys: pytest.CaptureFixture[str]) -> None:
-    witness = witness_logits(smollm2, tokens, f32_cache=False)
+    witness = llama_cpp_logits(smollm2, tokens)
     ours = our_logits(smollm2, tokens, f32_cache=False)
     kl, top1 = mean_kl(witness, ours), top1_agreement(witness, ours)
     with capsys.disabled():

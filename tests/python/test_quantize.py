@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from helpers.compare import mean_kl, spread_error
+from helpers.llama_cpp_witness import llama_cpp_logits
 from helpers.tiny_model import tiny_model, write_gguf
 
 import powerinfer_py as pi
@@ -247,15 +248,10 @@ def test_bad_input(sparse: Path, tmp_path: Path) -> None:
 
 
 def test_llama_cpp_reads_a_quantized_plain_model(tmp_path: Path) -> None:
-    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     source = tiny_model(tmp_path / "in.gguf", down="plain", activation="silu").path
     for type_name in ("Q8_0", "Q4_K", "Q6_K"):
         path = quantize(source, tmp_path / f"{type_name}.gguf", type_name).path
-        theirs = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
-        for token in TOKENS.tolist():  # its batched kernels crash on some machines with AMX
-            theirs.eval([token])
-        logits = np.array(theirs.scores[: len(TOKENS)])
-        assert mean_kl(logits, logits_of(path, "auto")) < 1e-3
+        assert mean_kl(llama_cpp_logits(path, TOKENS.tolist()), logits_of(path, "auto")) < 1e-3
 
 
 # The command.
