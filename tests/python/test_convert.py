@@ -7,16 +7,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 for package in ("safetensors", "tokenizers"):
     pytest.importorskip(package, reason=f"{package} is not installed")
 
 from helpers.checkpoints import N_VOCAB, TEMPLATE, change_config, make_model, save  # noqa: E402
-from helpers.compare import spread_error  # noqa: E402
+from helpers.compare import mean_kl, spread_error  # noqa: E402
+from helpers.llama_cpp_witness import llama_cpp_logits  # noqa: E402
 
 import powerinfer_py as pi  # noqa: E402
 from powerinfer_py.convert import convert  # noqa: E402
@@ -205,6 +208,20 @@ def test_a_silu_model_stays_plain(tmp_path: Path) -> None:
         convert(folder, tmp_path / "m.gguf", layout="transposed")
 
 
+@pytest.mark.parametrize(
+    "case", ["llama-silu", "llama-tied", "llama-head-dim", "llama-llama3", "mistral", "falcon-gelu"]
+)
+def test_plain_files_are_llama_cpps(case: str, tmp_path: Path) -> None:
+    name, settings = CASES[case]
+    silu = {} if name == "Falcon" else {"hidden_act": "silu"}
+    folder = save(make_model(name, **(settings | silu)), tmp_path / "hf")
+    report = convert(folder, tmp_path / "m.gguf", outtype="f32", layout="plain")
+    theirs = llama_cpp_logits(report.path, TOKENS.tolist(), f32_cache=True)
+    assert mean_kl(theirs, logits_of(report.path)) < 1e-5
+    dumped = gguf.GGUFReader(report.path)
+    assert {tensor.name for tensor in dumped.tensors} >= {"token_embd.weight", "blk.2.ffn_down.weight"}
+
+
 needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason=f"no {REFERENCE}")
 
 
@@ -222,6 +239,61 @@ def test_compatible_equals_the_reference_converter(tmp_path: Path) -> None:
             assert np.array_equal(ours.metadata[key].value, value.value), key
     assert report.side_file is not None
     assert report.side_file.exists()
+
+
+@needs_reference
+def test_compatible_falcon_has_the_published_layout(tmp_path: Path) -> None:
+    published = REFERENCE.parent / "falcon7b-f16.powerinfer.gguf"
+    head_dim, n_heads = 32, 4
+    with GgufInput(published) as theirs:
+        values = {name: _rows(theirs, name) for name in theirs.tensors}
+        expected = {name: (tensor.type, tuple(tensor.shape)) for name, tensor in theirs.tensors.items()}
+        metadata = dict(theirs.metadata)
+    state = {
+        "transformer.word_embeddings.weight": values["token_embd.weight"],
+        "lm_head.weight": values["output.weight"],
+    }
+    state |= {f"transformer.ln_f.{part}": values[f"output_norm.{part}"] for part in ("weight", "bias")}
+    (tmp_path / "predictors").mkdir()
+    for layer in range(3):
+        ours, name = f"blk.{layer}.", f"transformer.h.{layer}."
+        queries, keys, rest = np.split(values[ours + "attn_qkv.weight"], [n_heads * head_dim, (n_heads + 1) * head_dim])
+        state |= {
+            name + "self_attention.query_key_value.weight": np.concatenate([queries, keys, rest]),
+            name + "self_attention.dense.weight": values[ours + "attn_output.weight"],
+            name + "mlp.dense_h_to_4h.weight": values[ours + "ffn_up.weight"],
+            name + "mlp.dense_4h_to_h.weight": values[ours + "ffn_down_t.weight"].T,
+        }
+        state |= {f"{name}input_layernorm.{part}": values[f"{ours}attn_norm.{part}"] for part in ("weight", "bias")}
+        predictor = {f"fc{n}.weight": torch.tensor(values[f"{ours}fc{n}.weight"]) for n in (1, 2)}
+        torch.save(predictor, tmp_path / f"predictors/model_{layer}.pt")
+    (tmp_path / "predictors/config.json").write_text(json.dumps({"sparse_threshold": 0.6}))
+    config = {
+        "architectures": ["FalconForCausalLM"], "model_type": "falcon", "activation": "relu", "hidden_size": 128,
+        "ffn_hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": n_heads, "vocab_size": 512,
+        "multi_query": True, "new_decoder_architecture": False, "tie_word_embeddings": False,
+    }  # fmt: skip
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    tensors = {name: torch.tensor(np.ascontiguousarray(array)) for name, array in state.items()}
+    safetensors_torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.model").write_bytes((REFERENCE / "hf/tokenizer.model").read_bytes())
+    report = convert(folder, tmp_path / "m.gguf", outtype="f16", compatible=True, predictors=tmp_path / "predictors")
+    with GgufInput(report.path) as ours_file:
+        assert {name: (tensor.type, tuple(tensor.shape)) for name, tensor in ours_file.tensors.items()} == expected
+        for name, array in values.items():
+            assert np.array_equal(_rows(ours_file, name), array), name
+        for key, value in metadata.items():
+            if key.startswith(("falcon.", "powerinfer.")):
+                assert ours_file.metadata[key].type == value.type, key
+                assert np.array_equal(ours_file.metadata[key].value, value.value), key
+
+
+def _rows(file: GgufInput, name: str) -> np.ndarray:
+    """A tensor of a reference file, [rows, columns] or [columns], F16 or F32."""
+    tensor = file.tensor(name)
+    return file.read(name).reshape(-1).view({"F16": "<f2", "F32": "<f4"}[tensor.type]).reshape(tensor.shape[::-1])
 
 
 @needs_reference
