@@ -19,7 +19,7 @@ from helpers.checkpoints import N_VOCAB, TEMPLATE, add_bpe_tokenizer, train_sent
 
 import powerinfer_py as pi  # noqa: E402
 from powerinfer_py import _core  # noqa: E402
-from powerinfer_py.convert.tokenizers import read_tokenizer  # noqa: E402
+from powerinfer_py.convert.tokenizers import probe, read_tokenizer  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("POWERINFER_SHARED", REPOSITORY.parent / "shared/data"))
@@ -34,20 +34,14 @@ def corpus_lines() -> list[str]:
     return random.Random(1).sample(lines, min(N_LINES, len(lines)))
 
 
-def engine_of(folder: Path, tmp_path: Path) -> _core.Tokenizer:
-    header = _core.GgufHeader(powerinfer=False)
-    header.add("general.architecture", "string", "llama")
-    for key, value in read_tokenizer(folder, n_vocab=N_VOCAB + 8).metadata.items():
-        header.add(key, value.type, value.value)
-    path = tmp_path / "vocab.gguf"
-    path.write_bytes(header.encode())
-    return _core.Tokenizer(path)
+def engine_of(folder: Path) -> _core.Tokenizer:
+    return probe.engine_of(read_tokenizer(folder, n_vocab=N_VOCAB + 8).metadata)
 
 
 @pytest.mark.parametrize("words", ["gpt-2", "smollm", "llama-bpe", "qwen2", "falcon"])
 def test_byte_level(words: str, tmp_path: Path) -> None:
     add_bpe_tokenizer(tmp_path, words=words)
-    ours = engine_of(tmp_path, tmp_path)
+    ours = engine_of(tmp_path)
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert ours.pre_tokenizer == words
     for line in (*corpus_lines(), "<s>a<|turn|> b</s>", ""):
@@ -61,7 +55,7 @@ def test_byte_level(words: str, tmp_path: Path) -> None:
 def test_sentencepiece(options: dict[str, bool], tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
     train_sentencepiece(tmp_path / "tokenizer.model", **options)
-    ours = engine_of(tmp_path, tmp_path)
+    ours = engine_of(tmp_path)
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
     for line in (*corpus_lines(), "  two  spaces  ", " ", ""):
         assert ours.encode(line, False) == theirs.encode(line), line
@@ -72,7 +66,7 @@ def test_gpt2_in_two_files(tmp_path: Path) -> None:
     whole = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     whole.model.save(str(tmp_path))
     (tmp_path / "tokenizer.json").unlink()
-    ours = engine_of(tmp_path, tmp_path)
+    ours = engine_of(tmp_path)
     for line in corpus_lines():
         assert ours.encode(line, False) == whole.encode(line, add_special_tokens=False).ids, line
 
@@ -104,10 +98,8 @@ def test_what_cannot_be_represented_is_named(change: Callable[[dict], None], par
 def test_a_difference_is_found_by_encoding(tmp_path: Path) -> None:
     add_bpe_tokenizer(tmp_path, words="smollm")
     report = read_tokenizer(tmp_path, n_vocab=N_VOCAB)
-    from powerinfer_py.convert.tokenizers.probe import probe_ids  # noqa: PLC0415
-
     with pytest.raises(pi.UnsupportedError, match="other ids"):
-        probe_ids(report.metadata, lambda text: [1, 2, 3], "here")
+        probe.probe_ids(report.metadata, lambda text: [1, 2, 3], "here")
 
 
 def test_no_tokenizer_and_too_large_ones(tmp_path: Path) -> None:
@@ -135,7 +127,50 @@ def test_what_the_template_puts_in_front_is_put_in_front(tmp_path: Path) -> None
     add_bpe_tokenizer(tmp_path)
     _edit(tmp_path, _template)
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert engine_of(tmp_path, tmp_path).encode("The cat") == theirs.encode("The cat").ids
+    assert engine_of(tmp_path).encode("The cat") == theirs.encode("The cat").ids
+
+
+def _strip(tokenizer: dict) -> None:
+    tokenizer["added_tokens"][2].update(rstrip=True)
+
+
+def test_added_tokens_that_take_in_spaces_are_named(tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    assert not read_tokenizer(tmp_path, n_vocab=N_VOCAB).notes
+    _edit(tmp_path, _strip)
+    (note,) = read_tokenizer(tmp_path, n_vocab=N_VOCAB).notes
+    assert "<|turn|>" in note and "<s>" not in note
+
+
+def test_chat_templates_of_every_place(tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings["chat_template"] = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+
+    def templates() -> dict[str, object]:
+        keys = read_tokenizer(tmp_path, n_vocab=N_VOCAB).metadata
+        return {key.removeprefix("tokenizer."): keys[key].value for key in keys if "chat_template" in key}
+
+    named = {"chat_templates": ["tool_use"], "chat_template.tool_use": "T"}
+    assert templates() == {"chat_template": "D"} | named
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "J"}))
+    assert templates() == {"chat_template": "J"} | named
+    (tmp_path / "chat_template.jinja").write_text("F")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates/rag.jinja").write_text("R")
+    assert templates() == {
+        "chat_template": "F",
+        "chat_templates": ["rag", "tool_use"],
+        "chat_template.rag": "R",
+        "chat_template.tool_use": "T",
+    }
+
+
+def test_every_end_of_a_text_ends_it(tmp_path: Path) -> None:
+    add_bpe_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2, 40, True, 10**6]}))
+    assert engine_of(tmp_path).end_of_generation == [1, 2, 40]
 
 
 def test_limits_of_length_do_not_matter(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from powerinfer_py._core import FormatError, UnsupportedError
 from powerinfer_py.convert.config import read_json
 from powerinfer_py.convert.tokenizers.byte_level import read_json_bpe, read_vocab_and_merges
-from powerinfer_py.convert.tokenizers.probe import probe_ids
+from powerinfer_py.convert.tokenizers.probe import Encode, engine_of, probe_ids
 from powerinfer_py.convert.tokenizers.report import TokenizerReport
 from powerinfer_py.convert.tokenizers.sentence_piece import Pieces, read_json_pieces, read_sentencepiece
 from powerinfer_py.convert.tokenizers.special import Extras
@@ -18,16 +17,15 @@ from powerinfer_py.files import Value
 
 __all__ = ["TokenizerReport", "read_tokenizer"]
 
-Encode = Callable[[str], list[int]]
 
-
-def read_tokenizer(folder: Path, *, n_vocab: int, probe: bool = True) -> TokenizerReport:
+def read_tokenizer(folder: Path, *, n_vocab: int) -> TokenizerReport:
     """Vocabulary, merges, pre-tokenizer, special tokens and chat template.
+
+    A text is encoded with the tokenizer's own library and with the engine, and differences are refused.
 
     Args:
         folder: with `tokenizer.model`, `tokenizer.json`, or `vocab.json` and `merges.txt`; and the small files beside.
         n_vocab: rows of the embedding; the vocabulary is filled up to it.
-        probe: encodes a text with the tokenizer's own library and with the engine, and refuses differences.
 
     Raises:
         FormatError: there is no tokenizer, or it is damaged, or has more tokens than the model.
@@ -52,9 +50,20 @@ def read_tokenizer(folder: Path, *, n_vocab: int, probe: bool = True) -> Tokeniz
     notes = list(pieces.notes)
     if is_byte_level and "tokenizer.ggml.eos_token_id" not in keys:
         notes.append(f"{folder}: no end-of-text token is named; engines will guess one and may stop at another")
-    if probe:
-        probe_ids(keys, _reference(folder, name, tokenizer), where)
+    keys |= _further_ends(keys, extras.ends)
+    added = extras.added if name == "tokenizer.json" else []
+    unlike = probe_ids(keys, _reference(folder, name, tokenizer), where, added)
+    if unlike:
+        notes.append(f"{where}: text beside {', '.join(map(repr, unlike[:4]))} is encoded in another way by engines")
     return TokenizerReport(keys, n_vocab, name, notes)
+
+
+def _further_ends(keys: dict[str, Value], ends: list[int]) -> dict[str, Value]:
+    """Names those tokens that end a generation and that engines would not know by themselves, as far as keys go."""
+    engine = engine_of(keys)
+    names = (f"tokenizer.ggml.{role}_token_id" for role in ("eot", "eom"))
+    unknown = (token for token in dict.fromkeys(ends) if not engine.is_end_of_generation(token))
+    return {name: Value("u32", token) for name, token in zip(names, unknown, strict=False)}
 
 
 def _pieces(folder: Path, tokenizer: dict[str, Any]) -> tuple[str, Pieces]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from powerinfer_py import _core
 from powerinfer_py._core import GgufHeader, UnsupportedError
 from powerinfer_py.files import Value
+
+Encode = Callable[[str], list[int]]
 
 _LINES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -22,25 +24,22 @@ _LINES = (
 )
 
 
-def probe_ids(keys: dict[str, Value], reference: Any, where: str) -> None:
-    """Compares ids line by line, and of all lines together.
+def probe_ids(keys: dict[str, Value], reference: Encode, where: str, added: Iterable[str] = ()) -> list[str]:
+    """Compares ids line by line, of all lines together, and around added tokens.
 
     Args:
         keys: `tokenizer.*`.
-        reference: text -> ids, nothing added.
+        reference: text -> ids, nothing added at the ends.
         where: names the tokenizer in messages.
+        added: texts of added tokens that the reference finds in a text.
+
+    Returns:
+        The added tokens beside which a text gets other ids (the reference takes in spaces there, or joins words).
 
     Raises:
-        UnsupportedError: the first difference.
+        UnsupportedError: the first difference of a text without added tokens.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "vocab.gguf"
-        header = GgufHeader(powerinfer=False)
-        header.add("general.architecture", "string", "llama")
-        for key, value in keys.items():
-            header.add(key, value.type, value.value)
-        path.write_bytes(header.encode())
-        engine = _core.Tokenizer(path)
+    engine = engine_of(keys)
     for text in (*_LINES, "\n".join(_LINES)):
         expected, got = list(reference(text)), engine.encode(text, False, True)
         if expected != got:
@@ -52,3 +51,17 @@ def probe_ids(keys: dict[str, Value], reference: Any, where: str) -> None:
                 f"{where}: cannot be represented: {text[:60]!r} gives other ids from token {first} on: expected "
                 f"{expected[first : first + 5]}, the engine gets {got[first : first + 5]}"
             )
+    beside = {token: f"one{token}two {token} three\n{token}\n" for token in added}
+    return [token for token, text in beside.items() if list(reference(text)) != engine.encode(text, False, True)]
+
+
+def engine_of(keys: dict[str, Value]) -> _core.Tokenizer:
+    """The engine's tokenizer with these keys."""
+    header = GgufHeader(powerinfer=False)
+    header.add("general.architecture", "string", "llama")
+    for key, value in keys.items():
+        header.add(key, value.type, value.value)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vocab.gguf"
+        path.write_bytes(header.encode())
+        return _core.Tokenizer(path)

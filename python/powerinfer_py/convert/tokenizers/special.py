@@ -26,11 +26,13 @@ class Extras:
     """The small files of a tokenizer's folder.
 
     Raises:
-        FormatError: one of them is no JSON object.
+        FormatError: one of them is no JSON object, or no UTF-8.
     """
 
     def __init__(self, folder: Path, tokenizer: dict[str, Any]) -> None:
         self._folder, self._tokenizer = folder, tokenizer
+        self.ends: list[int] = []
+        """All tokens that the configurations name as the end of a text; filled by `keys`."""
         self._config = self._optional("tokenizer_config.json")
         self._special_map = self._optional("special_tokens_map.json")
         entries = self._tokenizer.get("added_tokens") or []
@@ -60,6 +62,11 @@ class Extras:
                     continue
                 kind = TokenType.CONTROL if is_special or text in special else TokenType.USER_DEFINED
                 vocabulary.add(token, text, kind, vocabulary.scores.get(token, 0.0))
+
+    @property
+    def added(self) -> list[str]:
+        """Texts of the added tokens of tokenizer.json."""
+        return [each["content"] for each in self._tokenizer.get("added_tokens") or []]
 
     def _lists(self) -> list[tuple[str, list[tuple[Any, Any, bool]]]]:
         """(file, (id, text, special) of its added tokens); what comes later wins."""
@@ -97,10 +104,16 @@ class Extras:
                 ids[name] = token
         for file in ("generation_config.json", "config.json"):
             for key, name in _CONFIG_IDS.items():
-                value = self._optional(file).get(key)
-                value = value[0] if isinstance(value, list) and value else value
-                if isinstance(value, int) and not isinstance(value, bool) and value in vocabulary.texts:
-                    ids.setdefault(name, value)
+                stated = self._optional(file).get(key)
+                named = [
+                    each
+                    for each in (stated if isinstance(stated, list) else [stated])
+                    if isinstance(each, int) and not isinstance(each, bool) and each in vocabulary.texts
+                ]
+                if named:
+                    ids.setdefault(name, named[0])
+                if name == "eos":
+                    self.ends += named
         edges = self._edges()
         ids |= edges
         keys = {f"tokenizer.ggml.{name}_token_id": Value("u32", token) for name, token in ids.items()}
@@ -109,9 +122,12 @@ class Extras:
             added = stated if isinstance(stated, bool) else end in edges if self._tokenizer else None
             if added is not None:
                 keys[f"tokenizer.ggml.add_{end}_token"] = Value("bool", added and end in ids)
-        template = self._chat_template()
-        if template is not None:
-            keys["tokenizer.chat_template"] = Value("string", template)
+        templates = self._chat_templates()
+        if "default" in templates:
+            keys["tokenizer.chat_template"] = Value("string", templates.pop("default"))
+        if templates:
+            keys["tokenizer.chat_templates"] = Value("[string]", sorted(templates))
+            keys |= {f"tokenizer.chat_template.{name}": Value("string", templates[name]) for name in sorted(templates)}
         return keys
 
     def _edges(self) -> dict[str, int]:
@@ -141,12 +157,24 @@ class Extras:
             )
         return [step] if step["type"] == "TemplateProcessing" else []
 
-    def _chat_template(self) -> str | None:
-        path = self._folder / "chat_template.jinja"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-        template = self._config.get("chat_template")
-        if isinstance(template, list):
-            named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
-            template = named.get("default")
-        return template if isinstance(template, str) else None
+    def _chat_templates(self) -> dict[str, str]:
+        """Templates by name; the usual one is "default". Files of their own win over what the configuration says."""
+        stated = self._config.get("chat_template")
+        if isinstance(stated, list):
+            named = {each.get("name"): each.get("template") for each in stated if isinstance(each, dict)}
+        else:
+            named = {"default": stated}
+        named |= {"default": self._optional("chat_template.json").get("chat_template", named.get("default"))}
+        files = {"default": self._folder / "chat_template.jinja"}
+        files |= {path.stem: path for path in sorted(self._folder.glob("additional_chat_templates/*.jinja"))}
+        named |= {name: _read_template(path) for name, path in files.items() if path.is_file()}
+        return {
+            name: template for name, template in named.items() if isinstance(name, str) and isinstance(template, str)
+        }
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: not UTF-8 at byte {error.start}") from None
