@@ -23,7 +23,7 @@ from powerinfer_py.convert.from_gguf import read_gguf
 from powerinfer_py.convert.layout import LAYOUTS, Layout, OutTensor, fallbacks, lay_out
 from powerinfer_py.convert.matrix import Bytes, Held, converted, values_of
 from powerinfer_py.convert.parts import add_activation, add_predictors, digest, drop_predictors
-from powerinfer_py.files import GgufInput, GgufOutput, Progress, TensorSpec
+from powerinfer_py.files import GgufInput, GgufOutput, Progress, TensorSpec, refuse_input_as_output
 from powerinfer_py.sparsity.activation import (
     COUNT_TENSOR,
     ID_TENSOR,
@@ -110,8 +110,9 @@ def convert(
         raise InvalidArgument(f"layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
     if compatible and layout == "plain":
         raise InvalidArgument("compatible: the reference engine reads the transposed layout only; leave layout out")
-    if output.exists() and source.exists() and output.samefile(source):
-        raise InvalidArgument(f"{output}: is the source itself; choose another name")
+    refuse_input_as_output(
+        output, [source, *(file_path(part) for part in (predictors, activation) if part is not None)]
+    )
     threads = n_threads or 0
     with ExitStack() as stack:
         if source.is_dir():

@@ -1,13 +1,15 @@
-"""Free space, and files that exist complete or not at all."""
+"""Free space, inputs that stay, and files that exist complete or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
+
+from powerinfer_py._core import InvalidArgument
 
 _RESERVE = 1 << 20
 """Bytes left alone: journals and directory entries."""
@@ -23,6 +25,19 @@ def check_free_disk(folder: Path, n_bytes: int) -> None:
             "Free some space or choose another folder",
             str(folder),
         )
+
+
+def refuse_input_as_output(output: Path, inputs: Iterable[Path]) -> None:
+    """Raises InvalidArgument when `output` exists and is an input, or a file of a folder that is one.
+
+    GGUF files in such a folder were made from it and are no part of it.
+    """
+    if not output.exists():
+        return
+    for path in filter(Path.exists, inputs):
+        is_part = path.resolve() in output.resolve().parents and output.suffix != ".gguf"
+        if output.samefile(path) or is_part:
+            raise InvalidArgument(f"{output}: belongs to the input {path}, which is never changed; choose another name")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
