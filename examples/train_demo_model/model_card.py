@@ -55,8 +55,8 @@ def card(figures: dict[str, Any], quality: dict[str, Any], facts: dict[str, Any]
         "|---|---|",
         *(f"| {name} | {value} |" for name, value in {**facts, **quality, **figures["training"]}.items()),
         "",
-        "Bits per byte and density are those of `powerinfer perplexity -f heldout.txt -c 256` (second half of each",
-        "window scored) on held-out documents that were not part of the training text.",
+        "Perplexity and density are those of `powerinfer perplexity -f heldout.txt -c 256 --sparsity exact` or `predictor`",
+        "(second half of each window scored) on held-out documents that were not part of the training text.",
         "",
         "## Data and licences",
         "",
@@ -85,13 +85,18 @@ def main(
     out: Annotated[Path, typer.Option(help="where the card goes")] = CARD,
 ) -> None:
     """Writes the card and prints the figures that must hold."""
-    measured = json.loads(powerinfer("perplexity", "-f", str(heldout), "-c", "256", "--sparsity", "exact", "--json"))
+    measured, predicted = (
+        json.loads(powerinfer("perplexity", "-f", str(heldout), "-c", "256", "--sparsity", mode, "--json"))
+        for mode in ("exact", "predictor")
+    )
     facts = json.loads(powerinfer("inspect", "--json"))["model"]
     stories = [powerinfer("run", "-p", PROMPT, "-n", "256", "-s", str(seed)) for seed in range(1, 11)]
     quality = {
         "bits per byte": f"{measured['bits_per_byte']:.3f}",
         "perplexity": f"{measured['perplexity']:.2f} +/- {measured['error']:.2f}",
         "FFN density, exact mode": f"{measured['density']:.1%}",
+        "perplexity with the predictor": f"{predicted['perplexity']:.2f}",
+        "share of neurons predicted active": f"{predicted['predicted_density']:.1%}",
     }
     sizes = {
         "parameters": f"{facts['n_params'] / 1e6:.2f} M",

@@ -15,7 +15,7 @@ from helpers.tiny_model import tiny_model, write_gguf
 from test_stories260k import convert
 
 import powerinfer_py as pi
-from powerinfer_py.files import GgufInput
+from powerinfer_py.files import GgufInput, is_side_tensor
 from powerinfer_py.sparsity.probe import probe_activation
 from powerinfer_py.sparsity.text import negative_log_likelihoods
 
@@ -30,7 +30,7 @@ def unlabelled(source: Path, target: Path) -> Path:
             if not key.startswith(("general.", "powerinfer.", "llama.hidden_activation"))
         }
         for name, tensor in file.tensors.items():
-            if "activation_count" in name or "neuron_id" in name:
+            if is_side_tensor(name):
                 continue
             values = file.read_f32(name).reshape(tensor.shape[::-1])
             transposed = "ffn_down_t" in name
