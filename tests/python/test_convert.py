@@ -100,6 +100,26 @@ def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
         assert file.computed_fingerprint() == report.fingerprint
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "rope_parameters": None,
+            "rope_scaling": {"type": "yarn", "factor": 4.0},
+            "original_max_position_embeddings": 32,
+        },
+        {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 4.0}},
+        {"rope_parameters": None, "rope_theta": 500.0, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+        {"rope_parameters": None, "rope_scaling": {k: v for k, v in LLAMA3.items() if "original" not in k}},
+    ],
+)
+def test_positions_are_read_as_transformers_reads_them(changes: dict[str, Any], tmp_path: Path) -> None:
+    folder = save(make_model("Mistral", sliding_window=64), tmp_path / "hf", config=changes)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    report = convert(folder, tmp_path / "m.gguf", outtype="f32")
+    assert spread_error(logits_of(report.path), witness_of(model)) < TOLERANCE
+
+
 class _FatRelu(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         return torch.where(x > 0.3, x, 0.0)
@@ -140,15 +160,15 @@ def test_bamboo_is_drelu_whatever_its_configuration_says(tmp_path: Path) -> None
 
 def test_every_form_of_a_checkpoint_gives_the_same_bytes(tmp_path: Path) -> None:
     model = make_model("Llama", hidden_act="relu").to(torch.bfloat16)
-    single = save(model, tmp_path / "a" / "m")
-    sharded = save(model, tmp_path / "b" / "m", max_shard_size="50KB")
+    single = save(model, tmp_path / "single")
+    sharded = save(model, tmp_path / "sharded", max_shard_size="50KB")
     assert len(list(sharded.glob("*.safetensors"))) > 2
-    binary = save(model, tmp_path / "c" / "m")
+    binary = save(model, tmp_path / "binary")
     (binary / "model.safetensors").unlink()
     torch.save(model.state_dict(), binary / "pytorch_model.bin")
     outputs = []
     for folder in (single, sharded, binary):
-        outputs.append(tmp_path / f"{folder.parent.name}.gguf")
+        outputs.append(tmp_path / f"{folder.name}.gguf")
         convert(folder, outputs[-1])
         convert(folder, outputs[-1], force=True, n_threads=1)
     assert len({path.read_bytes() for path in outputs}) == 1

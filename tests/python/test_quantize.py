@@ -107,7 +107,7 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     tensors = {}
     for layer in (0, 1):
-        tensors[f"blk.{layer}.ffn_activation_count"] = (rng.integers(0, 90, 512), "I32")
+        tensors[f"blk.{layer}.ffn_activation_count"] = (-np.sort(-rng.integers(0, 90, 512)), "I32")
         tensors[f"blk.{layer}.ffn_neuron_id"] = (rng.permutation(512), "I32")
     return tiny_model(
         folder / "sparse.gguf",
@@ -239,8 +239,11 @@ def test_bad_input(sparse: Path, tmp_path: Path) -> None:
     values = np.zeros((4, 256), dtype=np.float32)
     values[2, 7] = np.inf
     write_gguf(tmp_path / "bad.gguf", "llama", {}, {"blk.0.ffn_up.weight": (values, "F32")})
-    with pytest.raises(FormatError, match=r"blk\.0\.ffn_up\.weight.*row 2, column 7"):
-        quantize(tmp_path / "bad.gguf", out, "Q4_0")
+    for type_name in ("Q4_0", "F32"):  # also where nothing changes
+        with pytest.raises(FormatError, match=r"blk\.0\.ffn_up\.weight.*row 2, column 7"):
+            quantize(tmp_path / "bad.gguf", out, type_name)
+    with pytest.raises(InvalidArgument, match="never changed"):
+        quantize(sparse, sparse, "Q8_0", force=True)
     out.write_bytes(b"kept")
     with pytest.raises(InvalidArgument, match="--force"):
         quantize(sparse, out, "Q4_0")
@@ -299,7 +302,10 @@ def model_perplexity(model: pi.Model, tokens: list[int]) -> float:
 
 
 def test_hot_and_cold_neurons(sparse: Path, tmp_path: Path) -> None:
-    report = quantize(sparse, tmp_path / "out.gguf", "q8_0", cold_type="q4_0", hot_share=0.25)
+    options = {"cold_type": "q4_0", "hot_share": 0.25}
+    report = quantize(str(sparse), str(tmp_path / "out.gguf"), "q8_0", **options)
+    other = quantize(sparse, tmp_path / "o.gguf", "q8_0", **options, tensor_types=[("ffn_up_cold", "q5_0")])
+    assert other.n_tensors["Q5_0"] == 2
     hot, cold = (quantize(sparse, tmp_path / f"{name}.gguf", name).path for name in ("q8_0", "q4_0"))
     with GgufInput(report.path) as file, GgufInput(hot) as all_hot, GgufInput(cold) as all_cold:
         assert list(file.get("powerinfer.hot_neurons")) == [128, 128]

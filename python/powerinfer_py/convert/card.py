@@ -34,11 +34,13 @@ def general_keys(folder: Path, config: Config, architecture: str) -> dict[str, V
     keys = {
         "general.architecture": Value("string", architecture),
         "general.type": Value("string", "model"),
-        "general.name": Value("string", origin.split("/")[1] if origin else folder.resolve().name),
     }
+    card = _model_card(folder)
+    name = origin.split("/")[1] if origin else card.get("model_name")
+    if isinstance(name, str):  # else none: the folder's is no part of the model
+        keys["general.name"] = Value("string", name)
     if origin:
         keys["general.source.huggingface.repository"] = Value("string", origin)
-    card = _model_card(folder)
     for name, key in (("license", "license"), ("license_name", "license.name"), ("license_link", "license.link")):
         if isinstance(card.get(name), str):
             keys[f"general.{key}"] = Value("string", card[name])

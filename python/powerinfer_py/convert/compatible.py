@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py import _core
 from powerinfer_py._core import UnsupportedError
 from powerinfer_py.convert.contents import THRESHOLD_KEY, Contents
-from powerinfer_py.convert.layout import OutTensor, typed
+from powerinfer_py.convert.layout import OutTensor
 from powerinfer_py.convert.matrix import Bytes, Matrix, values_of
 from powerinfer_py.files import Value
 
@@ -24,6 +26,7 @@ _BIASES = {
     "opt": r"(blk\.\d+\.(attn_(norm|q|k|v|output)|ffn_(norm|up|down|down_t))|output_norm)\.bias",
     "falcon": r"blk\.\d+\.(attn_norm|attn_norm_2)\.bias|output_norm\.bias",
 }
+_POSITIONS = "position_embd.weight"  # of opt, where the context length counts its rows
 _SVD_ARCHITECTURES = ("llama", "bamboo")  # theirs is an RMS norm, whose scale can be folded in
 
 
@@ -37,7 +40,9 @@ def make_compatible(contents: Contents) -> None:
     _check_types(contents)
     _check_predictors(contents)
     _write_out_output(contents)
-    contents.notes.append("written for the reference engine: counts and original numbers lie beside the file")
+    contents.keys.setdefault("general.name", Value("string", Path(contents.where).resolve().name))
+    if contents.counts is not None:
+        contents.notes.append("written for the reference engine: counts and original numbers lie beside the file")
 
 
 def _refused(contents: Contents, reason: str) -> UnsupportedError:
@@ -73,7 +78,11 @@ def _check_types(contents: Contents) -> None:
         raise _refused(contents, f"it reads F16 and Q4_0 files, not {contents.type_name}; give --outtype f16 or q4_0")
     matrices = [tensor for tensor in contents.tensors if not tensor.is_vector]
     wanted = matrices[0].type if contents.type_name == "auto" else contents.type_name
-    for tensor in matrices:
+    for index, tensor in enumerate(contents.tensors):
+        if tensor.name == _POSITIONS:
+            contents.tensors[index] = _again(tensor, tensor.matrix, wanted)
+            contents.keys["opt.context_length"] = Value("u32", tensor.matrix.n_rows)
+    for tensor in (each for each in contents.tensors if not each.is_vector):
         if tensor.type != wanted or wanted not in _TYPES:
             raise _refused(contents, f"all matrices must be F16, or all Q4_0; {tensor.name!r} would be {tensor.type}")
 
@@ -129,14 +138,14 @@ def _fold_svd(contents: Contents, threshold: float, point: str) -> None:
         norm = by_name[f"blk.{layer}.ffn_norm.weight"].matrix
         fc1, fc2 = by_name[f"blk.{layer}.fc1.weight"], by_name[f"blk.{layer}.fc2.weight"]
         scale = values_of(norm, 0, 1)[0]
-        by_name[fc1.name] = _again(fc1, _MirroredRows(fc1.matrix, scale))
-        by_name[fc2.name] = _again(fc2, _MirroredColumns(fc2.matrix))
+        by_name[fc1.name] = _again(fc1, _MirroredRows(fc1.matrix, scale), fc1.type)
+        by_name[fc2.name] = _again(fc2, _MirroredColumns(fc2.matrix), fc2.type)
     contents.tensors = list(by_name.values())
 
 
-def _again(tensor: OutTensor, matrix: Matrix) -> OutTensor:
-    again = typed(tensor.name, matrix, is_vector=False, type_name=tensor.type)
-    return replace(again, source_type=matrix.type)
+def _again(tensor: OutTensor, matrix: Matrix, type_name: str) -> OutTensor:
+    fits = matrix.n_cols % _core.block_length(type_name) == 0
+    return replace(tensor, matrix=matrix, type=type_name if fits else "F16", wanted=type_name, source_type=matrix.type)
 
 
 @dataclass(frozen=True)

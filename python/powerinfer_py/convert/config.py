@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from powerinfer_py._core import FormatError
 
 _LARGEST = 2**31 - 1
+_LARGEST_FLOAT = 3.4e38  # files hold float32
 
 
 class Config:
@@ -40,15 +40,16 @@ class Config:
             raise self._wrong(name, "a positive integer", value)
         return value
 
-    def number(self, *names: str, default: float | None = None) -> float:
-        """The first of these that is there, finite.
+    def number(self, *names: str, default: float | None = None, above: float | None = None) -> float:
+        """The first of these that is there, within float32 and more than `above`.
 
         Raises:
             FormatError: as `integer`.
         """
         name, value = self._first(names, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise self._wrong(name, "a number", value)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST_FLOAT
+        if not is_number or (above is not None and value <= above):
+            raise self._wrong(name, "a number" if above is None else f"a number above {above:g}", value)
         return float(value)
 
     def flag(self, name: str, *, default: bool) -> bool:

@@ -88,7 +88,7 @@ def _refuse_unknown(checkpoint: Checkpoint, plan: ModelPlan) -> None:
 
 def _auto_type(tensors: Iterable[StoredTensor]) -> str:
     types = {tensor.stored for tensor in tensors if len(tensor.shape) > 1}
-    return "BF16" if types == {"BF16"} else "F16"
+    return "BF16" if "BF16" in types and "F16" not in types else "F16"
 
 
 def _out(planned: Planned, source: StoredTensor, type_name: str) -> OutTensor:

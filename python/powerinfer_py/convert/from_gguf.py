@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -169,11 +170,12 @@ def parse_activation(text: str) -> Activation:
     name, _, number = text.partition(":")
     if name in _PARAMETERIZED:
         try:
-            return Activation(name, float(number))
+            cut = float(number)
         except ValueError:
-            raise UnsupportedError(
-                f"--hidden-activation {text}: expected {name} with its cut, e.g. {name}:0.01"
-            ) from None
+            cut = math.nan
+        if not 0 <= cut < math.inf:
+            raise UnsupportedError(f"--hidden-activation {text}: expected {name} with its cut, e.g. {name}:0.01")
+        return Activation(name, cut)
     if name == "drelu" and not number:
         return Activation(name)
     return activation_by_name(text, "--hidden-activation")

@@ -71,6 +71,9 @@ def add_activation(contents: Contents, folder: Path) -> None:
     counts, tokens = reference_parts.read_activation_folder(folder, contents.n_layers, contents.d_ff)
     if contents.ids is not None:
         counts = np.take_along_axis(counts, contents.ids.astype(np.int64), axis=1)
+        contents.notes.append(
+            f"{contents.where}: its neurons stand in the order of older counts; `powerinfer reorder` sorts them again"
+        )
     contents.counts, contents.tokens = counts.astype(np.int32), tokens
     contents.identity += f"\nactivation:{digest(contents.counts)}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from powerinfer_py import _core
-from powerinfer_py._arguments import file_path
+from powerinfer_py._arguments import file_path, optional_count
 from powerinfer_py._core import Error, InvalidArgument, UnsupportedError
 from powerinfer_py.convert.card import FILE_TYPES, type_keys
 from powerinfer_py.convert.checkpoint import Checkpoint
@@ -24,6 +24,7 @@ from powerinfer_py.convert.layout import LAYOUTS, Layout, OutTensor, fallbacks, 
 from powerinfer_py.convert.matrix import Bytes, Held, converted, values_of
 from powerinfer_py.convert.parts import add_activation, add_predictors, digest, drop_predictors
 from powerinfer_py.files import GgufInput, GgufOutput, Progress, TensorSpec, refuse_input_as_output
+from powerinfer_py.model import Model
 from powerinfer_py.sparsity.activation import (
     COUNT_TENSOR,
     ID_TENSOR,
@@ -113,7 +114,7 @@ def convert(
     refuse_input_as_output(
         output, [source, *(file_path(part) for part in (predictors, activation) if part is not None)]
     )
-    threads = n_threads or 0
+    threads = optional_count("n_threads", n_threads)
     with ExitStack() as stack:
         if source.is_dir():
             if hidden_activation is not None:
@@ -122,6 +123,7 @@ def convert(
                 )
             contents = read_checkpoint(stack.enter_context(Checkpoint(source)), type_name)
         else:
+            Model(source, n_threads=1).close()  # a model that lacks a part is found before hours of work
             contents = read_gguf(stack.enter_context(GgufInput(source)), type_name, hidden_activation)
         transposed = compatible or _is_transposed(contents, layout, force_plain=force_plain)
         if predictors is not None:

@@ -34,10 +34,13 @@ def load_torch_state(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]
         ) from None
     try:
         state = _load(torch, Path(path))
-    except UnpicklingError as error:
-        reason = str(error).splitlines()[0]
-        raise FormatError(f"{path}: holds more than tensors and was not loaded: {reason}") from None
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except UnpicklingError:
+        raise FormatError(
+            f"{path}: holds more than tensors, or is damaged; nothing of it was run. Get the checkpoint as safetensors"
+        ) from None
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, OSError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise FormatError(f"{path}: not a file of torch tensors: {reason}") from None
     tensors = {"": state} if isinstance(state, torch.Tensor) else state
@@ -48,7 +51,10 @@ def load_torch_state(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]
             raise FormatError(f"{path}: entry {name!r}: expected a tensor, got {type(tensor).__name__}")
         if tensor.is_sparse or tensor.is_quantized or tensor.is_complex():
             raise FormatError(f"{path}: tensor {name!r}: expected a plain dense tensor")
-    return {name: _to_numpy(torch, tensor) for name, tensor in tensors.items()}
+    try:
+        return {name: _to_numpy(torch, tensor) for name, tensor in tensors.items()}
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        raise FormatError(f"{path}: a tensor of a type that cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def _load(torch: Any, path: Path) -> Any:

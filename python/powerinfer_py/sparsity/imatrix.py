@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -13,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import file_path
 from powerinfer_py._core import FormatError, InvalidArgument, SquareSums
 from powerinfer_py.context import Context, TapPoint
-from powerinfer_py.files import GgufInput, GgufOutput, Progress
+from powerinfer_py.files import GgufInput, GgufOutput, Progress, refuse_input_as_output
 from powerinfer_py.model import Model
 from powerinfer_py.sparsity.text import load_windows, window_size
 
@@ -47,9 +49,9 @@ class ImatrixReport:
 
 
 def collect_imatrix(
-    path: Path,
-    texts: Sequence[Path],
-    output: Path,
+    path: str | os.PathLike[str],
+    texts: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
     *,
     n_ctx: int | None = None,
     max_tokens: int | None = None,
@@ -71,17 +73,19 @@ def collect_imatrix(
         InvalidArgument: too little text, or the output exists. OSError: the disk is full.
     """
     progress = progress or Progress()
+    output, files = file_path(output), [file_path(text) for text in texts]
+    refuse_input_as_output(output, [file_path(path), *files])
     written = GgufOutput(output, powerinfer=False, force=force)
     with GgufInput(path) as file, Model(path, n_threads=n_threads) as model:
         n_ctx = window_size(model, n_ctx)
         if max_tokens is not None and max_tokens < n_ctx:
             raise InvalidArgument(f"--max-tokens {max_tokens} is less than one window of {n_ctx} tokens")
         max_windows = None if max_tokens is None else max_tokens // n_ctx
-        windows = load_windows(model, texts, n_ctx=n_ctx, max_windows=max_windows)
+        windows = load_windows(model, files, n_ctx=n_ctx, max_windows=max_windows)
         sums = _collect(model, _readers(file), windows, progress)
         tensors = _tensors(file, model, sums)
     written.set("general.type", _TYPE)
-    written.set(_DATASETS_KEY, [text.name for text in texts], "[string]")
+    written.set(_DATASETS_KEY, [text.name for text in files], "[string]")
     written.set(_CHUNKS_KEY, len(windows))
     written.set(_CHUNK_SIZE_KEY, n_ctx)
     for name, values in tensors.items():

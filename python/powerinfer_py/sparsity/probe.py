@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.resources
 import math
+import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,11 @@ class Probe:
 
 
 def probe_activation(
-    path: Path, *, activation: str | None = None, n_threads: int | None = None, progress: Progress | None = None
+    path: str | os.PathLike[str],
+    *,
+    activation: str | None = None,
+    n_threads: int | None = None,
+    progress: Progress | None = None,
 ) -> Probe:
     """Measures the perplexity of the built-in text under each plausible activation.
 
@@ -107,7 +111,11 @@ def _windows(model: Model) -> npt.NDArray[np.int32]:
 
 
 def _losses(
-    path: Path, activation: str, windows: npt.NDArray[np.int32], n_threads: int | None, progress: Progress
+    path: str | os.PathLike[str],
+    activation: str,
+    windows: npt.NDArray[np.int32],
+    n_threads: int | None,
+    progress: Progress,
 ) -> npt.NDArray[np.float64]:
     """-log p of every scored token."""
     losses = []

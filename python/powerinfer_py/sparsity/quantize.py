@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from powerinfer_py import _core
-from powerinfer_py._arguments import optional_count
+from powerinfer_py._arguments import file_path, optional_count
 from powerinfer_py._core import FormatError, InvalidArgument, TensorInfo, UnsupportedError
 from powerinfer_py.convert.card import FILE_TYPES, type_keys
 from powerinfer_py.convert.layout import OutTensor, fallbacks, typed
-from powerinfer_py.files import GgufInput, GgufOutput, OutputReport, Progress, TensorSpec
-from powerinfer_py.sparsity.activation import ORDER_KEY, ffn_sizes, load_counts, side_file_of, write_side_file
+from powerinfer_py.files import GgufInput, GgufOutput, OutputReport, Progress, TensorSpec, refuse_input_as_output
+from powerinfer_py.model import Model
+from powerinfer_py.sparsity.activation import (
+    COUNT_TENSOR,
+    ORDER_KEY,
+    ffn_sizes,
+    load_counts,
+    side_file_of,
+    write_side_file,
+)
 from powerinfer_py.sparsity.imatrix import Imatrix, read_imatrix
 
 TYPES = tuple(FILE_TYPES)
@@ -30,6 +39,7 @@ _NEURON_ROWS = re.compile(r"blk\.\d+\.ffn_(gate|up|down_t)\.weight")
 _COLD = "_cold"
 _WITHOUT_CHOICE = ("F32", "F16", "BF16", "Q8_0")
 """Types in which every value has one nearest code."""
+_FLOATS = ("F32", "F16", "BF16")
 _CHUNK_BYTES = 32 << 20
 
 
@@ -55,11 +65,11 @@ class QuantizeReport:
 
 
 def quantize(
-    source: Path,
-    output: Path,
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     type: str,
     *,
-    imatrix: Path | None = None,
+    imatrix: str | os.PathLike[str] | None = None,
     tensor_types: Sequence[tuple[str, str]] = (),
     output_tensor_type: str | None = None,
     predictor_type: str | None = None,
@@ -79,7 +89,7 @@ def quantize(
         type: one of `TYPES`, in any case; as are all types here.
         imatrix: importance of columns, made by `collect_imatrix` or llama.cpp: their errors weigh more.
         tensor_types: (regular expression, type) for matrices whose name it is found in; the first that fits wins, and
-            wins over everything else.
+            wins over everything else. Cold parts are called blk.0.ffn_up_cold.weight and the like.
         output_tensor_type: for the output matrix, and for the token embedding where that serves as one.
         predictor_type: for the predictors' matrices; None: `type`; those in blocks stay as they are.
         cold_type: for the neurons behind the first `hot_share` (0 to 1) of every layer; the model must be reordered,
@@ -97,12 +107,16 @@ def quantize(
         OSError: the disk is full; what is finished stays for the next run.
     """
     progress = progress or Progress()
+    source, output = file_path(source), file_path(output)
+    weights = [] if imatrix is None else [file_path(imatrix)]
+    refuse_input_as_output(output, [source, *weights])
     choice = _Choice(
         _type_named(type),
         tuple((_expression(pattern), _type_named(name)) for pattern, name in tensor_types),
         output=_type_named(type if output_tensor_type is None else output_tensor_type),
         predictor=None if predictor_type is None else _type_named(predictor_type),
     )
+    Model(source, n_threads=1).close()  # a model that lacks a part is found before hours of work
     with GgufInput(source) as file:
         if "powerinfer.hot_neurons" in file.metadata:
             raise UnsupportedError(
@@ -113,12 +127,13 @@ def quantize(
         hot_neurons = None
         if cold_type is not None or hot_share is not None:
             n_hot = _n_hot(file, cold_type, hot_share)
-            tensors = list(_split(tensors, n_hot, _type_named(cold_type or type)))
+            tensors = list(_split(tensors, n_hot, _type_named(cold_type or type), choice))
             hot_neurons = [n_hot] * ffn_sizes(file)[0]
+        choice.refuse_unused(file.path)
         requantized = [each for each in tensors if each.is_requantized]
         if requantized and not allow_requantize:
             raise InvalidArgument(_refusal(file, [file.tensor(each.name.replace(_COLD, "")) for each in requantized]))
-        importance = _importance(tensors, None if imatrix is None else read_imatrix(imatrix))
+        importance = _importance(tensors, read_imatrix(weights[0]) if weights else None)
         job = _Job(file, tensors, importance, optional_count("n_threads", n_threads), hot_neurons)
         written = job.write(GgufOutput(output, powerinfer=file.is_powerinfer, force=force), choice.type, progress)
         with GgufInput(output) as result:
@@ -184,10 +199,16 @@ def _n_hot(file: GgufInput, cold_type: str | None, hot_share: float | None) -> i
         raise InvalidArgument(
             f"{file.path}: a cold type needs the down rows by neurons, ffn_down_t; `powerinfer convert` makes them"
         )
+    for layer in range(n_layers):
+        name = f"blk.{layer}.{COUNT_TENSOR}"
+        if name in file.tensors and np.any(np.diff(file.read(name).reshape(-1).view("<i4").astype(np.int64)) > 0):
+            raise InvalidArgument(
+                f"{file.path}: layer {layer}: its neurons stand in the order of older counts; run `powerinfer reorder`"
+            )
     return min(max(1, round(hot_share * d_ff)), d_ff - 1)
 
 
-def _split(tensors: Sequence[OutTensor], n_hot: int, cold_type: str) -> Iterator[OutTensor]:
+def _split(tensors: Sequence[OutTensor], n_hot: int, cold_type: str, choice: _Choice) -> Iterator[OutTensor]:
     """The rows of the neurons as a hot and a cold part."""
     for each in tensors:
         matrix = each.matrix
@@ -197,23 +218,40 @@ def _split(tensors: Sequence[OutTensor], n_hot: int, cold_type: str) -> Iterator
         yield replace(each, matrix=replace(matrix, n_rows=n_hot))
         cold = replace(matrix, n_rows=matrix.n_rows - n_hot, begin=n_hot)
         name = each.name.replace(".weight", f"{_COLD}.weight")
-        yield typed(name, cold, is_vector=False, type_name=cold_type)
+        yield typed(name, cold, is_vector=False, type_name=choice.of_name(name, cold_type))
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which type each tensor gets."""
+    """Which type each tensor gets; remembers which expressions decided about one."""
 
     type: str
     by_name: tuple[tuple[re.Pattern[str], str], ...]
     output: str
     predictor: str | None
     """None: as the others, but blocks stay what they are."""
+    used: set[re.Pattern[str]] = field(default_factory=set)
+
+    def of_name(self, name: str, otherwise: str) -> str:
+        """What the expressions say about a matrix."""
+        for pattern, named in self.by_name:
+            if pattern.search(name):
+                self.used.add(pattern)
+                return named
+        return otherwise
+
+    def refuse_unused(self, path: Path) -> None:
+        """Raises InvalidArgument when an expression has decided about nothing."""
+        for pattern, _ in self.by_name:
+            if pattern not in self.used:
+                raise InvalidArgument(
+                    f"{path}: tensor type {pattern.pattern!r} decides about no matrix: none has such a name, "
+                    "or an earlier expression decides; names are like blk.0.ffn_up.weight"
+                )
 
     def of_tensors(self, file: GgufInput) -> list[OutTensor]:
         """All tensors in file order."""
         output_name = _OUTPUT if _OUTPUT in file.tensors else _EMBEDDING
-        used: set[re.Pattern[str]] = set()
         found = []
         for name, tensor in file.tensors.items():
             n_cols = int(tensor.shape[0])
@@ -224,19 +262,9 @@ class _Choice:
                 in_blocks = _core.block_length(tensor.type) > 1
                 wanted = self.predictor or (tensor.type if in_blocks else self.type)
             if not is_vector:
-                for pattern, named in self.by_name:
-                    if pattern.search(name):
-                        used.add(pattern)
-                        wanted = named
-                        break
+                wanted = self.of_name(name, wanted)
             matrix = _Stored(file, tensor, tensor.type, n_rows, n_cols)
             found.append(typed(name, matrix, is_vector=is_vector, type_name=wanted))
-        for pattern, _ in self.by_name:
-            if pattern not in used:
-                raise InvalidArgument(
-                    f"{file.path}: tensor type {pattern.pattern!r} decides about no matrix: none has such a name, "
-                    "or an earlier expression decides; names are like blk.0.ffn_up.weight"
-                )
         return found
 
 
@@ -301,7 +329,7 @@ class _Job:
 
     def _bytes(self, spec: TensorSpec) -> Iterator[npt.NDArray[np.uint8]]:
         tensor = self._tensors[spec.name]
-        if tensor.type == tensor.matrix.type:
+        if tensor.type == tensor.matrix.type and tensor.type not in _FLOATS:
             return (rows for _, rows in _pieces(tensor))
         return self._converted(tensor)
 

@@ -32,7 +32,7 @@ def plan(config: Config, names: Collection[str]) -> ModelPlan:
     keys = size_keys(
         "falcon", n_ctx=n_ctx, d_model=d_model, d_ff=d_ff, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads
     )
-    epsilon = config.number("layer_norm_epsilon", default=1e-5)
+    epsilon = config.number("layer_norm_epsilon", default=1e-5, above=0)
     keys |= {"falcon.attention.layer_norm_epsilon": Value("f32", epsilon), **rope.keys}
 
     def tensors() -> Iterator[Planned]:

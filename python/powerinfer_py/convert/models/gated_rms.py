@@ -96,7 +96,7 @@ def _keys(config: Config, architecture: str, sizes: _Sizes, rope: Rope) -> dict[
     if sizes.head_dim * sizes.n_heads != sizes.d_model:
         keys[f"{architecture}.attention.key_length"] = Value("u32", sizes.head_dim)
         keys[f"{architecture}.attention.value_length"] = Value("u32", sizes.head_dim)
-    epsilon = config.number("rms_norm_eps", default=1e-6)
+    epsilon = config.number("rms_norm_eps", default=1e-6, above=0)
     return keys | {
         f"{architecture}.attention.layer_norm_rms_epsilon": Value("f32", epsilon),
         f"{architecture}.rope.dimension_count": Value("u32", sizes.head_dim),

@@ -32,21 +32,33 @@ class Rope:
 
 
 def read_rope(config: Config, architecture: str, rope_dim: int, n_ctx: int) -> Rope:
-    """Base and scaling, from `rope_theta` and `rope_scaling` or from the newer `rope_parameters`.
+    """Base and scaling, from `rope_theta` and `rope_scaling`, which counts first, or from the newer `rope_parameters`.
+
+    Args:
+        config: of the checkpoint.
+        architecture: of the file.
+        rope_dim: values of a head that are rotated.
+        n_ctx: positions that the checkpoint was trained for, where its configuration does not say.
 
     Raises:
         UnsupportedError: a scaling that depends on the length of the text, or is unknown.
     """
-    scaling = config.object("rope_parameters") or config.object("rope_scaling")
-    base = (scaling or config).number("rope_theta", default=config.number("rope_theta", default=10000.0))
+    scaling = config.object("rope_scaling") or config.object("rope_parameters")
+    usual = config.number("rope_theta", default=10000.0, above=1)
+    base = usual if scaling is None else scaling.number("rope_theta", default=usual, above=1)
     keys = {f"{architecture}.rope.freq_base": Value("f32", base)}
     if rope_dim % 2:
         raise FormatError(f"{config.where}: heads of {rope_dim} values; rotary positions need an even number")
     kind = "default" if scaling is None else scaling.string("rope_type", "type", default="default")
-    if scaling is None or kind == "default":
+    if scaling is None:
         return Rope(keys)
+    if scaling.number("partial_rotary_factor", default=1.0) != 1.0:
+        raise UnsupportedError(f"{scaling.where}: partial_rotary_factor: only 1.0 is supported")
+    if kind == "default":
+        return Rope(keys)
+    n_trained = config.integer("max_position_embeddings", default=n_ctx)
     if kind == "dynamic":
-        note = f"dynamic RoPE scaling only acts beyond {n_ctx} positions, the context length of the file; left out"
+        note = f"dynamic RoPE scaling only acts beyond {n_trained} positions, which the file has no more of; left out"
         return Rope(keys, notes=(note,))
     if kind not in _KNOWN:
         raise UnsupportedError(f"{scaling.where}: RoPE scaling {kind!r} is not supported; known: {', '.join(_KNOWN)}")
@@ -57,9 +69,11 @@ def read_rope(config: Config, architecture: str, rope_dim: int, n_ctx: int) -> R
         keys[f"{architecture}.rope.scaling.type"] = Value("string", "linear")
         keys[f"{architecture}.rope.scaling.factor"] = Value("f32", factor)
         return Rope(keys)
+    inner = scaling.integer("original_max_position_embeddings", default=n_trained)
+    n_original = config.integer("original_max_position_embeddings", default=inner)
     if kind == "llama3":
-        return Rope(keys, _llama3(scaling, base, rope_dim, factor))
-    factors, scale = _yarn(scaling, base, rope_dim, factor, n_ctx)
+        return Rope(keys, _llama3(scaling, base, rope_dim, factor, n_original))
+    factors, scale = _yarn(scaling, base, rope_dim, factor, n_original)
     return Rope(keys, factors, scale)
 
 
@@ -67,28 +81,26 @@ def _frequencies(base: float, rope_dim: int) -> npt.NDArray[np.float64]:
     return np.asarray(base ** (-np.arange(0, rope_dim, 2, dtype=np.float64) / rope_dim))
 
 
-def _llama3(scaling: Config, base: float, rope_dim: int, factor: float) -> npt.NDArray[np.float32]:
+def _llama3(scaling: Config, base: float, rope_dim: int, factor: float, n_original: int) -> npt.NDArray[np.float32]:
     """Long waves are stretched by the factor, short ones kept, those between blended (Llama 3.1)."""
     wavelength = 2 * np.pi / _frequencies(base, rope_dim)
-    old = scaling.integer("original_max_position_embeddings")
     low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
     if not 0 < low < high:
         raise FormatError(f"{scaling.where}: expected 0 < low_freq_factor < high_freq_factor, got {low} and {high}")
-    smooth = np.clip((old / wavelength - low) / (high - low), 0.0, 1.0)
+    smooth = np.clip((n_original / wavelength - low) / (high - low), 0.0, 1.0)
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
 def _yarn(
-    scaling: Config, base: float, rope_dim: int, factor: float, n_ctx: int
+    scaling: Config, base: float, rope_dim: int, factor: float, n_original: int
 ) -> tuple[npt.NDArray[np.float32], float]:
     """Factors, and the temperature of attention (YaRN, section 3; arXiv 2309.00071)."""
-    old = scaling.integer("original_max_position_embeddings", default=n_ctx)
 
     def dimension_of(rotations: float) -> float:
-        return rope_dim * math.log(old / (rotations * 2 * math.pi)) / (2 * math.log(base))
+        return rope_dim * math.log(n_original / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-    first = dimension_of(scaling.number("beta_fast", default=32.0))
-    last = dimension_of(scaling.number("beta_slow", default=1.0))
+    first = dimension_of(scaling.number("beta_fast", default=32.0, above=0))
+    last = dimension_of(scaling.number("beta_slow", default=1.0, above=0))
     if scaling.flag("truncate", default=True):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, rope_dim - 1)

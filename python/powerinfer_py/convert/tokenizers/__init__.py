@@ -33,6 +33,13 @@ def read_tokenizer(folder: Path, *, n_vocab: int) -> TokenizerReport:
     """
     path = folder / "tokenizer.json"
     tokenizer = read_json(path) if path.is_file() else {}
+    try:
+        return _read(folder, tokenizer, n_vocab)
+    except (AttributeError, KeyError, TypeError, IndexError) as error:  # JSON of another shape than the libraries write
+        raise FormatError(f"{folder}: the tokenizer's files are damaged: {type(error).__name__}: {error}") from None
+
+
+def _read(folder: Path, tokenizer: dict[str, Any], n_vocab: int) -> TokenizerReport:
     name, pieces = _pieces(folder, tokenizer)
     extras = Extras(folder, tokenizer)
     extras.add_tokens(pieces.vocabulary)
@@ -45,7 +52,9 @@ def read_tokenizer(folder: Path, *, n_vocab: int) -> TokenizerReport:
     is_byte_level = "tokenizer.ggml.merges" in pieces.keys
     keys = {"tokenizer.ggml.model": Value("string", "gpt2" if is_byte_level else "llama")}
     keys |= (
-        pieces.keys | pieces.vocabulary.keys(n_vocab, with_scores=not is_byte_level) | extras.keys(pieces.vocabulary)
+        pieces.keys
+        | pieces.vocabulary.keys(n_vocab, with_scores=not is_byte_level)
+        | extras.keys(pieces.vocabulary, is_byte_level=is_byte_level)
     )
     notes = list(pieces.notes)
     if is_byte_level and "tokenizer.ggml.eos_token_id" not in keys:
@@ -113,8 +122,10 @@ def _reference(folder: Path, name: str, tokenizer: dict[str, Any]) -> Encode:
         own.no_truncation()
         own.no_padding()
     else:
-        own = tokenizers.Tokenizer(
-            tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-        )
+        try:
+            files = (str(folder / "vocab.json"), str(folder / "merges.txt"))
+            own = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*files))
+        except Exception as error:  # as above
+            raise FormatError(f"{folder / name}: {error}") from None
         own.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     return lambda text: list(own.encode(text, add_special_tokens=False).ids)

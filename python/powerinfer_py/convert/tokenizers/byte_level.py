@@ -48,7 +48,10 @@ def read_vocab_and_merges(folder: Path) -> Pieces:
     vocab = read_json(folder / "vocab.json")
     if not all(isinstance(token, int) for token in vocab.values()):
         raise FormatError(f"{folder / 'vocab.json'}: expected texts and ids")
-    lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    try:
+        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{folder / 'merges.txt'}: not UTF-8 at byte {error.start}") from None
     merges = [line for line in lines if line.strip() and not line.startswith("#version")]
     return _pieces(vocab, merge_pairs({"merges": merges}, str(folder / "merges.txt")), "gpt-2", [])
 

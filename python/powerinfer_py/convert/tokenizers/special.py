@@ -62,6 +62,9 @@ class Extras:
                     continue
                 kind = TokenType.CONTROL if is_special or text in special else TokenType.USER_DEFINED
                 vocabulary.add(token, text, kind, vocabulary.scores.get(token, 0.0))
+        for token, text in vocabulary.texts.items():
+            if text in special and vocabulary.types[token] == TokenType.NORMAL:
+                vocabulary.types[token] = TokenType.CONTROL
 
     @property
     def added(self) -> list[str]:
@@ -94,8 +97,11 @@ class Extras:
                 return value
         return None
 
-    def keys(self, vocabulary: Vocabulary) -> dict[str, Value]:
-        """Special ids, what is added to a text, the chat template."""
+    def keys(self, vocabulary: Vocabulary, *, is_byte_level: bool) -> dict[str, Value]:
+        """Special ids, what is added to a text, the chat template.
+
+        What a byte-level tokenizer.json puts at the ends decides about these, not the configuration beside it.
+        """
         ids: dict[str, int] = {}
         for role, name in _ROLES.items():
             text = self._text(role)
@@ -116,9 +122,10 @@ class Extras:
                     self.ends += named
         edges = self._edges()
         ids |= edges
+        rules = bool(self._tokenizer) and is_byte_level
         keys = {f"tokenizer.ggml.{name}_token_id": Value("u32", token) for name, token in ids.items()}
         for end in ("bos", "eos"):
-            stated = self._config.get(f"add_{end}_token")
+            stated = None if rules else self._config.get(f"add_{end}_token")
             added = stated if isinstance(stated, bool) else end in edges if self._tokenizer else None
             if added is not None:
                 keys[f"tokenizer.ggml.add_{end}_token"] = Value("bool", added and end in ids)
@@ -139,6 +146,12 @@ class Extras:
         edges = {}
         for step in self._post_processors(self._tokenizer.get("post_processor")):
             single = step.get("single") or [{}]
+            texts = [at for at, part in enumerate(single) if "Sequence" in part]
+            if texts and (texts[0] > 1 or len(single) - texts[-1] > 2):
+                raise UnsupportedError(
+                    f"{self._folder / 'tokenizer.json'}: post_processor puts several tokens at one end of a text, "
+                    "which cannot be represented"
+                )
             for name, part in (("bos", single[0]), ("eos", single[-1])):
                 text = part.get("SpecialToken", {}).get("id")
                 ids = step.get("special_tokens", {}).get(text, {}).get("ids", [])
