@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerinfer_py._core import FormatError, InvalidArgument
-from powerinfer_py.files import GgufInput, write_atomically
+from powerinfer_py.files import GgufInput, GgufOutput, write_atomically
 
 TOKENS_KEY = "powerinfer.activation.tokens"
 ORDER_KEY = "powerinfer.neuron_order"
@@ -93,6 +93,35 @@ def read_ids(file: GgufInput) -> Counts | None:
         return None
     _check_permutations(ids, str(file.path))
     return ids
+
+
+def check_side_file(output: GgufOutput, *, force: bool) -> None:
+    """Refuses to replace the side file of a model that is about to be written.
+
+    One beside an unfinished model is not in the way: the run that was killed between the two has left it.
+
+    Raises:
+        InvalidArgument: it exists, and `force` is not set.
+    """
+    side_file = side_file_of(output.path)
+    if side_file.exists() and not output.part.exists() and not force:
+        raise InvalidArgument(f"{side_file}: exists already; choose another output, or --force (force=True)")
+
+
+def beside_counts(file: GgufInput) -> ActivationCounts | None:
+    """The counts and ids that a file of magic GGUF cannot hold, from its side file; None: it has none that fits.
+
+    Raises:
+        FormatError: the file is reordered and its ids are nowhere, or the side file is damaged.
+    """
+    if file.is_powerinfer:
+        return None
+    read_ids(file)
+    side_file = side_file_of(file.path)
+    try:
+        return read_side_file(file, side_file) if side_file.exists() else None
+    except InvalidArgument:
+        return None
 
 
 def load_counts(file: GgufInput, recorded: Path | None = None) -> ActivationCounts:
