@@ -504,8 +504,11 @@ def test_outputs_that_exist_and_folders_of_others(sources, text, tmp_path):
         train(sources["llama"], text, tmp_path / "new.gguf", kind="svd", cache_dir=folder)
     (folder / "lock").touch()
     (folder / "layer_notes.txt").write_text("precious")
-    with pytest.raises(pi.InvalidArgument, match="no cache"):
-        train(sources["llama"], text, tmp_path / "new.gguf", kind="svd", cache_dir=folder)
+    for marker in ("[1]", '{"model": "a car"}', "no JSON"):
+        with pytest.raises(pi.InvalidArgument, match="no cache"):
+            train(sources["llama"], text, tmp_path / "new.gguf", kind="svd", cache_dir=folder)
+        (folder / "identity.json").write_text(marker)
+    (folder / "identity.json").unlink()
     assert output.read_bytes() == b"precious"
     assert sorted(path.name for path in folder.iterdir()) == ["layer_notes.txt", "lock", "mine"]
     with pytest.raises(pi.InvalidArgument, match="never changed"):

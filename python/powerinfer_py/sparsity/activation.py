@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import AnyPath, file_path
 from powerinfer_py._core import FormatError, InvalidArgument
 from powerinfer_py.files import GgufInput, GgufOutput, write_atomically
 
@@ -124,7 +125,7 @@ def beside_counts(file: GgufInput) -> ActivationCounts | None:
         return None
 
 
-def load_counts(file: GgufInput, recorded: Path | None = None) -> ActivationCounts:
+def load_counts(file: GgufInput, recorded: AnyPath | None = None) -> ActivationCounts:
     """The counts that belong to a model: those of a folder or side file if one is given, else its own, else the ones
     in the side file that lies beside it.
 
@@ -132,7 +133,7 @@ def load_counts(file: GgufInput, recorded: Path | None = None) -> ActivationCoun
         InvalidArgument: there are none, or they belong to another model. FormatError: they are damaged.
     """
     if recorded is not None:
-        return read_recorded(file, recorded)
+        return read_recorded(file, file_path(recorded))
     side_file = side_file_of(file.path)
     own = _read_tensors(file, COUNT_TENSOR)
     if own is not None:

@@ -26,7 +26,7 @@ from powerinfer_py.sparsity.predictor.layer import FfnLayer
 
 _CURVE = [field.name for field in fields(Curve)]
 _TEMPORARY = r"(\.partial-\d+)?"
-_FRAME = re.compile(rf"lock|identity\.json{_TEMPORARY}")
+_UNMARKED = re.compile(r"lock|identity\.json\.partial-\d+")
 _RESULTS = re.compile(
     rf"(layer_\d+\.(npz|[zxh]\.f16(\.partial)?)|trial\.gguf(\.part(\.json)?|\.activation\.npz)?){_TEMPORARY}"
 )
@@ -67,7 +67,11 @@ class Workspace:
         """Marked, or as empty as a run leaves it that ends before it has marked it."""
         if not self.folder.is_dir():
             return False
-        return self._marker.exists() or all(_FRAME.fullmatch(path.name) for path in self.folder.iterdir())
+        if all(_UNMARKED.fullmatch(path.name) for path in self.folder.iterdir()):
+            return True
+        with suppress(ValueError, AttributeError):
+            return bool({"model", "windows", "options"} <= json.loads(self._stored_identity()).keys())
+        return False
 
     def _unlink(self, names: re.Pattern[str]) -> None:
         for path in list(self.folder.iterdir()):
@@ -84,7 +88,8 @@ class Workspace:
         """Removes all that was kept, and the folder if nothing else is in it."""
         with suppress(OSError):
             self._unlink(_RESULTS)
-            self._unlink(_FRAME)
+            self._unlink(_UNMARKED)
+            self._marker.unlink(missing_ok=True)
             self.folder.rmdir()
 
     @contextmanager
