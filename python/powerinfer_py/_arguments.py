@@ -12,6 +12,8 @@ import numpy as np
 
 from powerinfer_py._core import InvalidArgument
 
+AnyPath = str | os.PathLike[str]
+
 _INT32_MAX = 2**31 - 1
 
 
@@ -42,7 +44,7 @@ def seed_number(value: SupportsIndex | None) -> int | None:
     return number
 
 
-def file_path(path: str | os.PathLike[str]) -> Path:
+def file_path(path: AnyPath) -> Path:
     """`path` as a Path that the file system can be asked about."""
     text = os.fspath(path)
     if not isinstance(text, str):
@@ -50,6 +52,11 @@ def file_path(path: str | os.PathLike[str]) -> Path:
     if not text or "\0" in text:
         raise InvalidArgument(f"{text!r} is no file name")
     return Path(text)
+
+
+def file_paths(paths: AnyPath | Sequence[AnyPath]) -> list[Path]:
+    """Paths, or a single one, as file_path() gives them."""
+    return [file_path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
 
 
 def thresholds(value: float | Sequence[float] | None) -> list[float] | None:

@@ -61,6 +61,11 @@ def test_numbers_are_what_they_say(source, text):
     assert all(row.tokens_per_second > 0 for row in table.rows)
 
 
+def test_paths_may_be_strings(source, text):
+    table = evaluate_sparsity(str(source), [str(text)], n_ctx=N_CTX, max_windows=1)
+    assert table.path == source
+
+
 def test_models_without_a_predictor_and_without_zeros(text, tmp_path):
     plain = tiny_model(tmp_path / "relu.gguf", "llama", **SIZES).path
     assert [row.mode for row in evaluate_sparsity(plain, [text], n_ctx=N_CTX, max_windows=2).rows] == ["dense", "exact"]
@@ -103,12 +108,29 @@ def test_the_command(source, text, tmp_path, capsys):
         (("--thresholds", "nan"), 1, "expected numbers"),
         (("-c", "8"), 1, "too small"),
         (("-o", "figure.pdf"), 1, ".png or .svg"),
+        (("-o", "nodir/figure.png"), 1, "the folder nodir does not exist"),
+        (("--chunks", "0"), 1, "--chunks"),
+        (("--chunks", "-3"), 1, "--chunks"),
     ],
 )
 def test_bad_input(extra, code, message, source, text, capsys):
     found, _, err = run_command(capsys, source, "--text", text, "-c", N_CTX, *extra)
     assert found == code
     assert message in err
+
+
+def test_the_table_is_shown_even_if_the_figure_cannot_be_drawn(source, text, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def fails(path, table):
+        raise OSError("no figure today")
+
+    monkeypatch.setattr("powerinfer_py.cli.evaluate_sparsity.plot_sparsity", fails)
+    code, out, err = run_command(
+        capsys, source, "--text", text, "-c", N_CTX, "--chunks", 1, "-o", tmp_path / "x.png", "--json"
+    )
+    assert (code, len(json.loads(out)["rows"])) == (1, 7)
+    assert "no figure today" in err
 
 
 def test_without_matplotlib(source, text, tmp_path, capsys, monkeypatch):

@@ -13,16 +13,24 @@ import numpy as np
 import pytest
 
 import powerinfer_py as pi
-from powerinfer_py.files import GgufInput, GgufOutput, Progress, Value, check_free_disk, load_torch_state
+from powerinfer_py.files import (
+    GgufInput,
+    GgufOutput,
+    Progress,
+    Value,
+    check_free_disk,
+    load_torch_state,
+    write_atomically,
+)
 
 
-def copy(source, target, *, identity="", produce=None, progress=None, force=False):
+def copy(source, target, *, identity="", produce=None, progress=None, force=False, before_naming=None):
     output = GgufOutput(target, powerinfer=source.is_powerinfer, force=force)
     output.copy_metadata(source)
     for tensor in source.tensors.values():
         output.add_tensor(tensor.name, tensor.type, tensor.shape)
     read = produce or (lambda spec: source.read(spec.name))
-    return output.write(read, identity=source.identity + identity, progress=progress)
+    return output.write(read, identity=source.identity + identity, progress=progress, before_naming=before_naming)
 
 
 @pytest.fixture
@@ -249,10 +257,52 @@ def test_disk_full_while_writing_keeps_what_is_finished(bundled, tmp_path):
             raise OSError(errno.ENOSPC, "No space left on device")
         return bundled.read(spec.name)
 
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match=r"finished tensors stay .* it goes on there") as caught:
         copy(bundled, tmp_path / "copy.gguf", produce=fails)
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(tmp_path / "copy.gguf.part")
     assert not (tmp_path / "copy.gguf").exists()
     assert copy(bundled, tmp_path / "copy.gguf").n_resumed > 0
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
+    def fails(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="Free some space") as caught:
+        write_atomically(tmp_path / "counts.npz", fails)
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(tmp_path / "counts.npz")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_an_earlier_run_left_is_no_used_space(bundled, tmp_path, monkeypatch):
+    size = bundled.path.stat().st_size
+
+    class Usage:
+        @property
+        def free(self):
+            return size + (2 << 20) - sum(path.stat().st_size for path in tmp_path.iterdir())
+
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage())
+    (tmp_path / "copy.gguf.part").write_bytes(bytes(size // 2))
+    GgufOutput(tmp_path / "copy.gguf", powerinfer=True).check_free_disk(size)
+    with pytest.raises(OSError, match="are free"):
+        check_free_disk(tmp_path, size)
+    assert copy(bundled, tmp_path / "copy.gguf").n_resumed == 0
+
+
+def test_what_lies_beside_a_file_is_there_before_its_name(bundled, tmp_path):
+    seen = []
+
+    def stop(fingerprint):
+        seen.append((fingerprint, (tmp_path / "copy.gguf").exists()))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(bundled, tmp_path / "copy.gguf", before_naming=stop)
+    assert not (tmp_path / "copy.gguf").exists()
+    report = copy(bundled, tmp_path / "copy.gguf", before_naming=lambda fingerprint: None)
+    assert report.n_resumed == report.n_tensors
+    assert seen == [(report.fingerprint, False)]
 
 
 class Exploit:

@@ -262,6 +262,65 @@ def test_models_without_true_zeros_are_refused(tmp_path, text):
     assert [path.name for path in tmp_path.iterdir()] == ["silu.gguf"]
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(value, tmp_path, text):
+    with GgufInput(tiny_model(tmp_path / "sound.gguf", "llama", activation="relu", d_ff=320).path) as file:
+        gate = file.read_f32("blk.1.ffn_gate.weight").copy()
+    gate[7, 3] = value
+    path = tiny_model(
+        tmp_path / "m.gguf", "llama", activation="relu", d_ff=320, tensors={"blk.1.ffn_gate.weight": (gate, "F32")}
+    ).path
+    with pytest.raises(pi.FormatError, match=r"m\.gguf: the logits are not finite.*sound source"):
+        profile_model(path, [text], n_ctx=64, max_tokens=128)
+    assert sorted(os.listdir(tmp_path)) == ["m.gguf", "sound.gguf"]
+
+
+def test_paths_may_be_strings(sparse, text, tmp_path):
+    target = str(tmp_path / "out.gguf")
+    report = profile_model(str(sparse), str(text), output=target, compare_texts=[str(text)], n_ctx=64, max_tokens=128)
+    assert np.array_equal(report.counts.counts, report.compared.counts)
+    again = profile_model(
+        target, [], output=str(tmp_path / "again.gguf"), activation=str(give_side_file(report, target))
+    )
+    assert np.array_equal(again.counts.counts, report.counts.counts)
+
+
+def give_side_file(report, path):
+    with GgufInput(path) as file:
+        write_side_file(side_file_of(file.path), report.counts, file.fingerprint)
+        return side_file_of(file.path)
+
+
+def test_everything_is_exported_and_nothing_heavy_imported():
+    code = (
+        "import sys, powerinfer_py, powerinfer_py.sparsity as s; "
+        "assert all(callable(getattr(s, name)) for name in s.__all__); "
+        "print([name for name in ('torch', 'matplotlib') if name in sys.modules], "
+        "s.profile_model.__name__, s.quantize.__name__)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == "[] profile_model quantize\n"
+
+
+def test_an_output_is_no_input(sparse, tmp_path):
+    text = write_text(tmp_path / "text.txt", 300)
+    before = text.read_bytes()
+    with pytest.raises(pi.InvalidArgument, match="never changed"):
+        profile_model(sparse, [text], output=text, force=True, n_ctx=64)
+    assert text.read_bytes() == before
+
+
+def test_room_for_the_counts_is_looked_for_first(sparse, text, tmp_path, monkeypatch):
+    class Usage:
+        free = 1 << 20
+
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage)
+    for output in (None, tmp_path / "out.gguf"):
+        progress = Recorder(stop_after=0)
+        with pytest.raises(OSError, match="are free"):
+            profile_model(sparse, [text], output=output, n_ctx=64, progress=progress)
+
+
 def test_files_that_others_read_get_no_tensors(tmp_path, text):
     plain = tiny_model(tmp_path / "plain.gguf", "llama", activation="relu", down="plain").path
     with pytest.raises(pi.InvalidArgument, match=r"plain\.gguf\.activation\.npz"):

@@ -1,6 +1,7 @@
 """Reordered models: byte-exact rows, the same output, composed ids, and groups of neurons that fire together."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -179,6 +180,30 @@ def test_columns_of_plain_files(dtype, tmp_path):
         read_ids(new)
 
 
+def test_a_kill_between_side_file_and_model_is_harmless(tmp_path, monkeypatch):
+    source = tiny_model(tmp_path / "in.gguf", d_ff=D_FF, down="plain", activation="relu").path
+    give_counts(source)
+    whole = reorder_model(str(source), str(tmp_path / "whole.gguf")).path
+    with monkeypatch.context() as killed:
+
+        def kill(old, new):
+            if str(new).endswith("out.gguf"):
+                raise KeyboardInterrupt
+            return rename(old, new)
+
+        rename = os.replace
+        killed.setattr("os.replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            reorder_model(source, tmp_path / "out.gguf")
+    assert side_file_of(tmp_path / "out.gguf").exists() and not (tmp_path / "out.gguf").exists()
+    out = reorder_model(source, tmp_path / "out.gguf").path
+    assert out.read_bytes() == whole.read_bytes()
+    assert side_file_of(out).read_bytes() == side_file_of(whole).read_bytes()
+    out.unlink()
+    with pytest.raises(pi.InvalidArgument, match=r"out\.gguf\.activation\.npz: exists already"):
+        reorder_model(source, out)
+
+
 def test_quantized_columns_are_refused(tmp_path):
     source = tiny_model(tmp_path / "in.gguf", dtype="Q8_0", d_ff=D_FF, down="plain", activation="relu").path
     give_counts(source)
@@ -320,14 +345,13 @@ def test_command(counted, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "b.gguf"]
     for arguments, code, message in [
         ([source, tmp_path / "b.gguf"], 1, "--force"),
-        ([source, source], 1, "--force"),
+        ([source, source, "--force"], 1, "never changed"),
+        ([source, tmp_path / "c.gguf", "--within-hot", "cluster", "--text", text, "--max-tokens", -4], 1, "max_tokens"),
+        ([source, text, "--within-hot", "cluster", "--text", text, "--force"], 1, "never changed"),
         ([source, tmp_path / "c.gguf", "--within-hot", "cluster"], 2, "--text"),
         ([source, tmp_path / "c.gguf", "--text", text], 2, "--within-hot"),
         ([tmp_path / "absent.gguf", tmp_path / "c.gguf"], 1, "absent.gguf"),
     ]:
         done = reorder(*arguments)
         assert done.returncode == code and message in done.stderr and "Traceback" not in done.stderr, done.stderr
-    in_place = tmp_path / "in_place.gguf"
-    in_place.write_bytes(source.read_bytes())
-    assert reorder(in_place, in_place, "--force").returncode == 0
-    assert in_place.read_bytes() == (tmp_path / "b.gguf").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "b.gguf"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -15,9 +16,14 @@ from helpers.with_text import write_text
 import powerinfer_py as pi
 from powerinfer_py.cli import main
 from powerinfer_py.files import GgufInput, Progress
+from powerinfer_py.sparsity.activation import load_counts, side_file_of
 from powerinfer_py.sparsity.predictor import train_predictor
 from powerinfer_py.sparsity.predictor.choose import choose, pareto
 from powerinfer_py.sparsity.predictor.low_rank import LinearTarget, LowRank, Moments
+from powerinfer_py.sparsity.predictor.recording import Recording
+from powerinfer_py.sparsity.predictor.train import compact_ranges
+from powerinfer_py.sparsity.profile import profile_model
+from powerinfer_py.sparsity.reorder import reorder_model
 from powerinfer_py.sparsity.text import load_windows
 
 N_CTX = 64
@@ -48,7 +54,17 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def train(source: Path, text: Path, output: Path, **options):
-    return train_predictor(source, [text], output, n_ctx=N_CTX, n_threads=1, **options)
+    return train_predictor(str(source), [str(text)], output, **({"n_ctx": N_CTX, "n_threads": 1} | options))
+
+
+class Notes(Progress):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def recorded(model: pi.Model, windows: np.ndarray, point: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -213,7 +229,47 @@ def test_pareto_keeps_what_is_not_beaten():
     assert pareto(cost, use).tolist() == [0, 1, 3]
 
 
+def test_counts_and_ids_beside_a_plain_file_stay_with_it(text, tmp_path):
+    source = tiny_model(tmp_path / "m.gguf", "llama", down="plain", activation="relu", density=0.15, **SIZES).path
+    profile_model(source, text, n_ctx=N_CTX)
+    reorder_model(source, tmp_path / "ordered.gguf")
+    with GgufInput(tmp_path / "ordered.gguf") as file:
+        expected = load_counts(file)
+    goals = {"with": {"rank": 32}, "loss": {"max_perplexity_loss": 0.5}, "without": {"target_recall": 1.0}}
+    for name, options in goals.items():
+        report = train(tmp_path / "ordered.gguf", text, tmp_path / f"{name}.gguf", kind="svd", **options)
+        with GgufInput(report.path) as file, pi.Model(report.path) as model:
+            found = load_counts(file)
+            assert np.array_equal(found.ids, expected.ids) and np.array_equal(found.counts, expected.counts)
+            assert found.tokens == expected.tokens
+            assert file.is_powerinfer == side_file_of(report.path).exists() ^ True
+            assert file.is_powerinfer == (name != "without") == (model.sparsity == "predictor")
+
+
+def test_a_reordered_file_without_its_ids_is_refused_at_once(text, tmp_path):
+    source = tiny_model(
+        tmp_path / "m.gguf",
+        down="plain",
+        activation="relu",
+        metadata={"powerinfer.neuron_order": "activation"},
+        **SIZES,
+    ).path
+    with pytest.raises(pi.FormatError, match="original numbers"):
+        train(source, text, tmp_path / "out.gguf", kind="svd")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
 # Goals.
+
+
+def test_a_loss_of_perplexity_is_used_up(sources, text, tmp_path):
+    cache = tmp_path / "cache"
+    strict, loose = (
+        train(sources["llama"], text, tmp_path / f"{loss}.gguf", kind="svd", cache_dir=cache, max_perplexity_loss=loss)
+        for loss in (0.0, 9.0)
+    )
+    assert loose.chosen.recall < 0.5 < strict.chosen.recall
+    assert loose.chosen.bytes_per_token < strict.chosen.bytes_per_token
 
 
 def test_the_automatic_choice_is_on_the_front(sources, text, tmp_path):
@@ -259,15 +315,10 @@ def test_a_budget_is_kept_and_its_recall_is_the_best(sources, text, tmp_path):
 
 def test_layers_where_nothing_pays_stay_without(text, tmp_path):
     source = tiny_model(tmp_path / "m.gguf", "llama", activation="relu", dtype="Q4_0", **SIZES).path
-    notes: list[str] = []
-
-    class Notes(Progress):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    report = train(source, text, tmp_path / "out.gguf", kind="svd", type="q8_0", target_recall=0.999, progress=Notes())
+    notes = Notes()
+    report = train(source, text, tmp_path / "out.gguf", kind="svd", type="q8_0", target_recall=0.999, progress=notes)
     assert {layer.kind for layer in report.layers} == {"none"}
-    assert any("no predictor pays" in note for note in notes)
+    assert any("no predictor pays" in note for note in notes.notes)
     with GgufInput(report.path) as file, pi.Model(report.path) as model:
         assert file.get("powerinfer.predictor.kind") is None
         assert model.sparsity == "exact"
@@ -304,6 +355,11 @@ def test_groups_of_layers_and_training_give_the_same_bytes(sources, text, tmp_pa
     pytest.importorskip("torch")
     options = {"kind": "auto", "type": "q8_0"}
     whole = train(sources["llama"], text, tmp_path / "a.gguf", **options)
+    names = [row.name for row in whole.table]
+    assert [re.sub(r"\(\d+(, \d+)*\)", "(N)", name) for name in names if "best" in name] == [
+        "svd+ best (N) Q8_0",
+        "mlp best (N) Q8_0",
+    ]
     grouped = train(sources["llama"], text, tmp_path / "b.gguf", max_cache_bytes=1, **options)
     assert whole.path.read_bytes() == grouped.path.read_bytes()
     other = train(sources["llama"], text, tmp_path / "c.gguf", seed=1, kind="mlp", type="q8_0", rank=32)
@@ -317,6 +373,59 @@ def test_another_text_does_not_use_what_was_kept(sources, text, tmp_path):
     other = write_text(tmp_path / "other.txt", 2000, seed=5)
     report = train(sources["llama"], other, tmp_path / "b.gguf", kind="svd", cache_dir=cache)
     assert report.n_resumed_layers == 0
+
+
+def test_finished_layers_are_named_and_their_recordings_removed(sources, text, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    with monkeypatch.context() as killed:
+
+        def kill(recording):
+            raise KeyboardInterrupt
+
+        killed.setattr(Recording, "remove", kill)
+        with pytest.raises(KeyboardInterrupt):
+            train(sources["llama"], text, tmp_path / "a.gguf", kind="svd", cache_dir=cache)
+    assert (cache / "layer_0.h.f16").exists()
+    notes = Notes()
+    train(sources["llama"], text, tmp_path / "a.gguf", kind="svd", cache_dir=cache, progress=notes)
+    assert any("layers 0 of 2 are finished" in note for note in notes.notes)
+    assert not list(cache.glob("*.f16"))
+
+
+def test_numbers_are_told_in_ranges():
+    assert compact_ranges([0, 1, 2, 3, 4, 7]) == "0-4, 7"
+    assert compact_ranges([2, 4, 5]) == "2, 4-5"
+    assert compact_ranges([]) == ""
+
+
+def test_what_a_killed_run_left_is_no_used_space(sources, text, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    with pytest.raises(KeyboardInterrupt):
+        train(sources["llama"], text, tmp_path / "a.gguf", kind="svd", cache_dir=cache, progress=Interrupted("layer 0"))
+    sizes = {path: path.stat().st_size for path in cache.glob("*.f16")}
+    for path in sizes:
+        path.rename(path.with_name(path.name + ".partial"))
+
+    source_bytes = sources["llama"].stat().st_size
+    assert source_bytes < sum(sizes.values())
+
+    class Usage:
+        @property
+        def free(self):
+            return sum(sizes.values()) + (2 << 20) - sum(path.stat().st_size for path in cache.iterdir())
+
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage())
+    train(sources["llama"], text, tmp_path / "a.gguf", kind="svd", cache_dir=cache)
+
+
+def test_room_for_the_model_is_looked_for_first(sources, text, tmp_path, monkeypatch):
+    class Usage:
+        free = 1 << 20
+
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage)
+    with pytest.raises(OSError, match="are free"):
+        train(sources["llama"], text, tmp_path / "a.gguf", kind="svd")
+    assert not list(tmp_path.iterdir())
 
 
 # Bad input.
@@ -336,12 +445,35 @@ def test_another_text_does_not_use_what_was_kept(sources, text, tmp_path):
         ({"target_recall": 0.9, "max_perplexity_loss": 0.01}, "one goal"),
         ({"budget_bytes_per_token": -1}, "budget"),
         ({"max_perplexity_loss": -0.1}, "perplexity"),
+        ({"seed": -1}, "seed is -1"),
+        ({"max_tokens": -5}, "max_tokens is -5"),
+        ({"max_cache_bytes": float("nan")}, "--cache-gb"),
+        ({"max_cache_bytes": float("inf")}, "--cache-gb"),
+        ({"max_cache_bytes": -1e9}, "--cache-gb"),
+        ({"max_perplexity_loss": 0.1, "n_ctx": 2}, "at least 4"),
+        ({"n_ctx": 1}, "at least 4"),
     ],
 )
 def test_options_that_make_no_sense(options, message, sources, text, tmp_path):
     with pytest.raises(pi.InvalidArgument, match=message):
         train(sources["llama"], text, tmp_path / "out.gguf", **({"kind": "svd"} | options))
     assert not list(tmp_path.iterdir())
+
+
+def test_odd_ranks_of_mlp_are_refused_at_once(sources, text, tmp_path):
+    pytest.importorskip("torch")
+    with pytest.raises(pi.InvalidArgument, match="rank 31: kind mlp needs an even rank"):
+        train(sources["llama"], text, tmp_path / "out.gguf", kind=["svd", "mlp"], rank=[31, 32], type="f16")
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_are_not_finite_are_refused(text, tmp_path):
+    gate = np.ones((SIZES["d_ff"], SIZES["d_model"]), np.float32)
+    gate[3, 5] = np.nan
+    broken = {"blk.1.ffn_gate.weight": (gate, "F32")}
+    source = tiny_model(tmp_path / "broken.gguf", "llama", activation="relu", tensors=broken, **SIZES).path
+    with pytest.raises(pi.FormatError, match=r"broken\.gguf: the logits are not finite"):
+        train(source, text, tmp_path / "out.gguf", kind="svd")
 
 
 @pytest.mark.parametrize(("n_words", "message"), [(15, "too few"), (50, "too short: 1 window")])
@@ -370,8 +502,29 @@ def test_outputs_that_exist_and_folders_of_others(sources, text, tmp_path):
     (folder / "mine").write_text("precious")
     with pytest.raises(pi.InvalidArgument, match="no cache"):
         train(sources["llama"], text, tmp_path / "new.gguf", kind="svd", cache_dir=folder)
+    (folder / "lock").touch()
+    (folder / "layer_notes.txt").write_text("precious")
+    for marker in ("[1]", '{"model": "a car"}', "no JSON"):
+        with pytest.raises(pi.InvalidArgument, match="no cache"):
+            train(sources["llama"], text, tmp_path / "new.gguf", kind="svd", cache_dir=folder)
+        (folder / "identity.json").write_text(marker)
+    (folder / "identity.json").unlink()
     assert output.read_bytes() == b"precious"
-    assert (folder / "mine").read_text() == "precious"
+    assert sorted(path.name for path in folder.iterdir()) == ["layer_notes.txt", "lock", "mine"]
+    with pytest.raises(pi.InvalidArgument, match="never changed"):
+        train(sources["llama"], text, text, kind="svd", force=True)
+
+
+def test_a_cache_deletes_what_is_its_own_only(sources, text, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "lock").touch()  # as a run leaves it that is killed at once
+    train(sources["llama"], text, tmp_path / "a.gguf", kind="svd", cache_dir=cache)
+    for name in ("layer_notes.txt", "layer_0.h.f16.partial"):
+        (cache / name).touch()
+    train(sources["llama"], text, tmp_path / "b.gguf", kind="sign", cache_dir=cache)
+    names = [path.name for path in cache.iterdir()]
+    assert sorted(names) == ["identity.json", "layer_0.npz", "layer_1.npz", "layer_notes.txt", "lock"]
 
 
 def test_without_torch(sources, text, tmp_path, monkeypatch):
@@ -406,3 +559,7 @@ def test_the_command(sources, text, tmp_path, capsys):
     code, out, err = run_command(capsys, *common, "-o", tmp_path / "b.gguf")
     assert code == 1
     assert "--force" in err
+    for option, value in (("--cache-gb", "nan"), ("--cache-gb", "inf"), ("--seed", "-1")):
+        code, out, err = run_command(capsys, *common, "-o", tmp_path / "c.gguf", option, value)
+        assert (code, out) == (1, "")
+        assert "internal error" not in err and "expected" in err

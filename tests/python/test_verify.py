@@ -13,6 +13,7 @@ from helpers.with_text import write_text
 import powerinfer_py as pi
 from powerinfer_py.files import GgufInput, GgufOutput
 from powerinfer_py.sparsity import scoring, verify
+from powerinfer_py.sparsity.predictor import train_predictor
 from powerinfer_py.sparsity.text import load_windows
 from powerinfer_py.sparsity.verify import Bounds, verify_model
 
@@ -105,10 +106,41 @@ def test_recall_is_that_of_an_audit(files, tmp_path):
             for window in windows:
                 context.reset()
                 context.eval(window)
-            audit = context.audit
+            audit, density = context.audit, context.stats["density"]
     assert report.recall == [audit[0].recall, None, audit[2].recall]
+    exact = density[1] * windows.size * SIZES["d_ff"]
+    found, active = (exact + getattr(audit[0], name) + getattr(audit[2], name) for name in ("n_hit", "n_active"))
     assert 0 < report.mean_recall < 0.99
+    assert report.mean_recall == pytest.approx(found / active)
     assert "--min-recall" in report.failures[0]
+
+
+def test_recall_is_what_the_training_promised(tmp_path):
+    source = tiny_model(tmp_path / "m.gguf", "llama", **SIZES).path
+    text = write_text(tmp_path / "text.txt", 600)
+    train_predictor(source, [text], tmp_path / "p.gguf", kind="svd", rank=64, target_recall=0.9, n_ctx=N_CTX)
+    with pi.Model(tmp_path / "p.gguf") as model:
+        report = verify_model(model, str(source), str(text), Bounds(min_recall=0.85), n_ctx=N_CTX)
+    assert report.mean_recall == pytest.approx(0.9, abs=0.05) and not report.failures
+
+
+@pytest.mark.parametrize("options", [{"max_tokens": -9}, {"max_tokens": 0}, {"n_ctx": 3}])
+def test_options_that_make_no_sense(options, files):
+    model, source, text = files
+    with pi.Model(model) as loaded, pytest.raises(pi.InvalidArgument, match=r"max_tokens is|give at least 4"):
+        verify_model(loaded, source, [text], **options)
+
+
+def test_numbers_that_json_lacks_are_null(files, tmp_path):
+    _, source, text = files
+    with GgufInput(source) as file:
+        down = np.zeros(file.tensor("blk.2.ffn_down_t.weight").shape[::-1], np.float32)
+    silent = {"blk.2.ffn_down_t.weight": (down, "F32")}
+    other = tiny_model(tmp_path / "silent.gguf", "llama", tensors=silent, **SIZES).path
+    done = run(source, "--against", other, "--text", text, "-c", N_CTX, "--max-tokens", N_CTX, "--json")
+    assert done.returncode == 0, done.stderr
+    errors = json.loads(done.stdout, parse_constant=pytest.fail)["layer_errors"]
+    assert errors[2] is None and errors[0] < 1e-3
 
 
 def test_memory_does_not_grow_with_the_vocabulary():

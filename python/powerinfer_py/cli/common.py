@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from enum import Enum
@@ -123,13 +124,22 @@ def size_text(n_bytes: float) -> str:
 
 
 def print_summary(facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """Facts as one JSON object, or as lines of name and value."""
+    """Facts as one JSON object, in which numbers that are not finite are null, or as lines of name and value."""
     if as_json:
-        print(json.dumps(facts, ensure_ascii=False, indent=2, default=str))
+        print(json.dumps(_finite(facts), ensure_ascii=False, indent=2, default=str, allow_nan=False))
         return
     width = max((len(name) for name in facts), default=0) + 2
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<{width}}{printable(str(value))}")
+
+
+def _finite(value: Any) -> Any:
+    """`value` as JSON can hold it: None for numbers that are not finite, in all it contains."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def printable(text: str, limit: int = 1000) -> str:

@@ -56,12 +56,12 @@ def evaluate_sparsity_command(
         n_threads=thread_count(n_threads),
         progress=terminal_progress(),
     )
-    if plot is not None:
-        plot_sparsity(plot, table)
     if as_json:
         print_summary(table.as_dict(), as_json=True)
-        return
-    _print_table(table)
+    else:
+        _print_table(table)
+    if plot is not None:
+        plot_sparsity(plot, table)
 
 
 def _numbers(text: str) -> list[float]:

@@ -80,12 +80,11 @@ def profile(
         n_threads=thread_count(n_threads),
         progress=terminal_progress(),
     )
-    profiles = [report.counts] + ([report.compared] if report.compared else [])
-    if plot is not None:
-        plot_profile(plot, profiles)
     print_summary(_facts(report) if as_json else _lines(report, plot), as_json=as_json)
     if not as_json:
         _print_layers(report)
+    if plot is not None:
+        plot_profile(plot, [report.counts] + ([report.compared] if report.compared else []))
 
 
 def _facts(report: ProfileReport) -> dict[str, Any]:

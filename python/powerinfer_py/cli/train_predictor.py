@@ -100,7 +100,7 @@ def train_predictor_command(
         seed=seed,
         n_threads=thread_count(n_threads),
         cache_dir=cache_dir,
-        max_cache_bytes=int(cache_gb * 1e9),
+        max_cache_bytes=cache_gb * 1e9,
         measure=measure,
         force=force,
         progress=terminal_progress(),

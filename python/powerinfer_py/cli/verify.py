@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,7 +42,7 @@ def verify(
         float | None, typer.Option("--max-ppl-ratio", metavar="X", help="Largest perplexity, as a multiple of SRC's.")
     ] = None,
     min_recall: Annotated[
-        float | None, typer.Option("--min-recall", metavar="X", help="Least mean recall of the predictor, 0 to 1.")
+        float | None, typer.Option("--min-recall", metavar="X", help="Least share of all firing neurons found, 0 to 1.")
     ] = None,
     n_ctx: CtxOption = None,
     max_tokens: Annotated[
@@ -73,10 +72,7 @@ def verify(
 
 
 def _facts(report: VerifyReport) -> dict[str, Any]:
-    facts = asdict(report) | {"ppl_ratio": report.ppl_ratio, "mean_recall": report.mean_recall}
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in facts.items()
-    }
+    return asdict(report) | {"ppl_ratio": report.ppl_ratio}
 
 
 def _lines(report: VerifyReport) -> dict[str, str]:
@@ -94,7 +90,8 @@ def _lines(report: VerifyReport) -> dict[str, str]:
         if mean is not None:
             lines[name] = f"{100 * mean:.2f} % of the neurons"
     if report.mean_recall is not None:
-        lines["recall"] = f"{report.mean_recall:.4f}, worst {_worst(report.recall, largest=False)}"
+        worst = _worst(report.recall, largest=False)
+        lines["recall"] = f"{report.mean_recall:.4f} of all firing neurons, worst {worst}"
     if report.layer_errors is None:
         lines["layers"] = "not compared: the models have other shapes"
     else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,11 +41,23 @@ def refuse_input_as_output(output: Path, inputs: Iterable[Path]) -> None:
             raise InvalidArgument(f"{output}: belongs to the input {path}, which is never changed; choose another name")
 
 
+@contextmanager
+def telling_full_disk(path: Path, advice: str) -> Iterator[None]:
+    """Gives the OSError (ENOSPC) of a write that found no room the name of the file, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise OSError(errno.ENOSPC, f"the disk is full; {advice}", str(path)) from error
+
+
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Lets `write` fill a temporary file beside `path`, then renames it; on any error nothing remains of it."""
     temporary = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    advice = "nothing was written under this name. Free some space and run again"
     try:
-        with temporary.open("wb") as file:
+        with telling_full_disk(path, advice), temporary.open("wb") as file:
             write(file)
         os.replace(temporary, path)
     finally:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from powerinfer_py._arguments import file_path
 from powerinfer_py._core import Error, GgufHeader, InvalidArgument, TensorInfo
-from powerinfer_py.files.disk import check_free_disk, write_atomically
+from powerinfer_py.files.disk import check_free_disk, telling_full_disk, write_atomically
 from powerinfer_py.files.fingerprint import FINGERPRINT_KEY, fingerprint_of, is_side_tensor
 from powerinfer_py.files.gguf_input import CHUNK_BYTES, GgufInput, Value
 from powerinfer_py.files.lock import open_locked
@@ -78,6 +78,7 @@ class GgufOutput:
 
     def __init__(self, path: str | os.PathLike[str], *, powerinfer: bool, force: bool = False) -> None:
         self.path = file_path(path)
+        self.part = self.path.with_name(self.path.name + ".part")
         if self.path.exists() and not force:
             raise InvalidArgument(f"{self.path}: exists already; choose another name, or --force (force=True)")
         if self.path.exists() and not self.path.is_file():
@@ -106,7 +107,22 @@ class GgufOutput:
         """Declares a tensor; shape in GGUF order. The file has them in the order of these calls."""
         self._tensors.append((name, type, tuple(int(size) for size in shape)))
 
-    def write(self, produce: Producer, *, identity: str, progress: Progress | None = None) -> OutputReport:
+    def check_free_disk(self, n_bytes: int) -> None:
+        """Raises OSError (ENOSPC) when there is no room for a file of about `n_bytes`, early: before the work for it.
+
+        What an interrupted run has left of the file counts as room.
+        """
+        left = self.part.stat().st_size if self.part.exists() else 0
+        check_free_disk(self.path.parent, max(0, n_bytes - left))
+
+    def write(
+        self,
+        produce: Producer,
+        *,
+        identity: str,
+        progress: Progress | None = None,
+        before_naming: Callable[[str], object] | None = None,
+    ) -> OutputReport:
         """Writes the file.
 
         Args:
@@ -114,6 +130,8 @@ class GgufOutput:
             identity: names everything that the bytes depend on beside the header, e.g. `GgufInput.identity` and the
                 options. What an interrupted run left behind is used only if it is the same.
             progress: told about bytes.
+            before_naming: called with the fingerprint when the file is complete, before it gets its name: writes what
+                must lie beside it then.
 
         Raises:
             InvalidArgument: the header cannot be written, or another process writes the same file.
@@ -124,8 +142,8 @@ class GgufOutput:
         progress = progress or Progress()
         header = self._header()
         encoded, tensors = header.encode(), header.tensors
-        part = self.path.with_name(self.path.name + ".part")
-        with _Part(part, encoded, tensors, identity) as file:
+        advice = "the finished tensors stay in this file. Free some space and run again: it goes on there"
+        with _Part(self.part, encoded, tensors, identity) as file, telling_full_disk(self.part, advice):
             if file.n_done:
                 progress.note(f"goes on where an earlier run ended: {file.n_done} of {len(tensors)} tensors are done")
             n_resumed = file.n_done
@@ -133,7 +151,9 @@ class GgufOutput:
                 file.write_tensors(produce, progress)
             with _bar(progress, "fingerprint", sum(t.n_bytes for t in tensors if not is_side_tensor(t.name))):
                 fingerprint = file.finish(progress)
-        os.replace(part, self.path)
+            if before_naming is not None:
+                before_naming(fingerprint)
+        os.replace(self.part, self.path)
         return OutputReport(
             self.path, self.path.stat().st_size, len(tensors), n_resumed, time.monotonic() - begin, fingerprint
         )
@@ -183,9 +203,10 @@ class _Part:
         self.file = open_locked(self.path)
         try:
             self.n_done = self._tensors_done()
-            check_free_disk(self.path.parent, self.size - (self._n_present if self.n_done else 0))
             if not self.n_done:
                 self.file.truncate(0)
+            check_free_disk(self.path.parent, self.size - self._n_present)
+            if not self.n_done:
                 self._write(self.header)
         except BaseException:
             if self.n_done:

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import AnyPath, file_path
 from powerinfer_py._core import FormatError, InvalidArgument
-from powerinfer_py.files import GgufInput, write_atomically
+from powerinfer_py.files import GgufInput, GgufOutput, write_atomically
 
 TOKENS_KEY = "powerinfer.activation.tokens"
 ORDER_KEY = "powerinfer.neuron_order"
@@ -95,7 +96,36 @@ def read_ids(file: GgufInput) -> Counts | None:
     return ids
 
 
-def load_counts(file: GgufInput, recorded: Path | None = None) -> ActivationCounts:
+def check_side_file(output: GgufOutput, *, force: bool) -> None:
+    """Refuses to replace the side file of a model that is about to be written.
+
+    One beside an unfinished model is not in the way: the run that was killed between the two has left it.
+
+    Raises:
+        InvalidArgument: it exists, and `force` is not set.
+    """
+    side_file = side_file_of(output.path)
+    if side_file.exists() and not output.part.exists() and not force:
+        raise InvalidArgument(f"{side_file}: exists already; choose another output, or --force (force=True)")
+
+
+def beside_counts(file: GgufInput) -> ActivationCounts | None:
+    """The counts and ids that a file of magic GGUF cannot hold, from its side file; None: it has none that fits.
+
+    Raises:
+        FormatError: the file is reordered and its ids are nowhere, or the side file is damaged.
+    """
+    if file.is_powerinfer:
+        return None
+    read_ids(file)
+    side_file = side_file_of(file.path)
+    try:
+        return read_side_file(file, side_file) if side_file.exists() else None
+    except InvalidArgument:
+        return None
+
+
+def load_counts(file: GgufInput, recorded: AnyPath | None = None) -> ActivationCounts:
     """The counts that belong to a model: those of a folder or side file if one is given, else its own, else the ones
     in the side file that lies beside it.
 
@@ -103,7 +133,7 @@ def load_counts(file: GgufInput, recorded: Path | None = None) -> ActivationCoun
         InvalidArgument: there are none, or they belong to another model. FormatError: they are damaged.
     """
     if recorded is not None:
-        return read_recorded(file, recorded)
+        return read_recorded(file, file_path(recorded))
     side_file = side_file_of(file.path)
     own = _read_tensors(file, COUNT_TENSOR)
     if own is not None:

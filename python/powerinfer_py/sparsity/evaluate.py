@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import AnyPath, file_path, file_paths, optional_count
 from powerinfer_py._core import InvalidArgument
 from powerinfer_py.context import Context
 from powerinfer_py.files import Progress
@@ -101,8 +102,8 @@ def decode_speed(contexts: Sequence[Context], tokens: npt.NDArray[np.int32]) -> 
 
 
 def evaluate_sparsity(
-    model_path: Path,
-    texts: Sequence[Path],
+    model_path: AnyPath,
+    texts: AnyPath | Sequence[AnyPath],
     *,
     offsets: Sequence[float] = OFFSETS,
     n_ctx: int | None = None,
@@ -113,15 +114,15 @@ def evaluate_sparsity(
     """Measures every mode that a model has; of a predictor, once per threshold offset.
 
     Raises:
-        InvalidArgument: too little text, or an offset that is no number.
+        InvalidArgument: too little text, no window wanted or too small ones, or an offset that is no number.
     """
     progress = progress or Progress()
     if not all(math.isfinite(offset) for offset in offsets):
         raise InvalidArgument(f"threshold offsets {list(offsets)}: expected numbers")
+    optional_count("max_windows (--chunks)", max_windows)
+    model_path, texts = file_path(model_path), file_paths(texts)
     with Model(model_path, n_threads=n_threads) as model:
-        n_ctx = window_size(model, n_ctx)
-        if n_ctx < _PROMPT_TOKENS + 4:
-            raise InvalidArgument(f"windows of {n_ctx} tokens are too small; give at least {_PROMPT_TOKENS + 4}")
+        n_ctx = window_size(model, n_ctx, minimum=_PROMPT_TOKENS + 4)
         windows = load_windows(model, texts, n_ctx=n_ctx, max_windows=max_windows)
         ways = _ways(model, offsets)
         contexts = [_context(model, n_ctx, mode, offset) for mode, offset in ways]
@@ -158,7 +159,7 @@ def _context(model: Model, n_ctx: int, mode: Sparsity, offset: float | None) -> 
     return Context(model, n_ctx=n_ctx, n_batch=min(512, n_ctx), sparsity=mode, threshold=thresholds)
 
 
-def plot_sparsity(path: Path, table: SparsityTable) -> None:
+def plot_sparsity(path: AnyPath, table: SparsityTable) -> None:
     """Perplexity and speed over bytes per token, as PNG or SVG.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from powerinfer_py._arguments import AnyPath, file_path
 from powerinfer_py._core import InvalidArgument, UnsupportedError
 from powerinfer_py.files import write_atomically
 from powerinfer_py.sparsity.activation import ActivationCounts
@@ -17,16 +18,22 @@ _FORMATS: dict[str, dict[str, str | None]] = {"png": {"Software": None}, "svg": 
 """Suffix -> the metadata that must not vary."""
 
 
-def check_plot(path: Path, *, force: bool = False) -> None:
+def check_plot(path: AnyPath, *, force: bool = False) -> None:
     """Refuses what `save_figure` could not write, before the work that a figure is about.
 
     Raises:
-        InvalidArgument: neither PNG nor SVG, or it exists. UnsupportedError: matplotlib is not installed.
+        InvalidArgument: neither PNG nor SVG, it exists or is no regular file, or its folder does not exist.
+        UnsupportedError: matplotlib is not installed.
     """
+    path = file_path(path)
     if path.suffix.lower().lstrip(".") not in _FORMATS:
         raise InvalidArgument(f"{path}: a figure is a .png or .svg file; choose one of these endings")
     if path.exists() and not force:
         raise InvalidArgument(f"{path}: exists already; choose another name, or --force")
+    if path.exists() and not path.is_file():
+        raise InvalidArgument(f"{path}: is not a regular file; give the path of a file")
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"{path}: the folder {path.parent} does not exist; make it first")
     new_figure(1, 1)
 
 
@@ -39,16 +46,17 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: AnyPath) -> None:
     """Writes a figure; complete or not at all."""
     import matplotlib as mpl  # noqa: PLC0415
 
+    path = file_path(path)
     kind = path.suffix.lower().lstrip(".")
     with mpl.rc_context({"svg.hashsalt": "powerinfer", "svg.fonttype": "path"}):
         write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=120, metadata=_FORMATS[kind]))
 
 
-def plot_profile(path: Path, profiles: Sequence[ActivationCounts]) -> None:
+def plot_profile(path: AnyPath, profiles: Sequence[ActivationCounts]) -> None:
     """Density per layer, cumulative activations, and, of two profiles, the overlap of their hot neurons."""
     n_panels = 2 + (len(profiles) > 1)
     figure = new_figure(4.6 * n_panels, 3.8)

@@ -15,9 +15,18 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import AnyPath, file_path, file_paths
 from powerinfer_py._core import ActivationCounter, InvalidArgument, UnsupportedError
 from powerinfer_py.context import Context
-from powerinfer_py.files import GgufInput, GgufOutput, Progress, TensorSpec, write_atomically
+from powerinfer_py.files import (
+    GgufInput,
+    GgufOutput,
+    Progress,
+    TensorSpec,
+    check_free_disk,
+    refuse_input_as_output,
+    write_atomically,
+)
 from powerinfer_py.model import Model
 from powerinfer_py.sparsity.activation import (
     COUNT_TENSOR,
@@ -25,14 +34,18 @@ from powerinfer_py.sparsity.activation import (
     ActivationCounts,
     Counts,
     counts_i32,
+    ffn_sizes,
     read_ids,
     read_recorded,
     side_file_of,
     write_side_file,
 )
+from powerinfer_py.sparsity.scoring import read_window
 from powerinfer_py.sparsity.text import load_windows, window_size
 
 _JOURNAL_TOKENS = 4096
+_BYTES_PER_COUNT = 32
+"""Of the side file, and of two journals, each with its successor."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +61,15 @@ class ProfileReport:
 
 
 def profile_model(
-    path: Path,
-    texts: Sequence[Path],
+    path: AnyPath,
+    texts: AnyPath | Sequence[AnyPath],
     *,
-    output: Path | None = None,
+    output: AnyPath | None = None,
     force: bool = False,
     n_ctx: int | None = None,
     max_tokens: int | None = None,
-    compare_texts: Sequence[Path] = (),
-    activation: Path | None = None,
+    compare_texts: AnyPath | Sequence[AnyPath] = (),
+    activation: AnyPath | None = None,
     n_threads: int | None = None,
     progress: Progress | None = None,
 ) -> ProfileReport:
@@ -71,16 +84,22 @@ def profile_model(
         activation: take the counts from here instead of running: a reference `activation/` folder, or a side file.
 
     Raises:
-        InvalidArgument: too little text; the output exists, or is one that others read; both texts and a folder.
+        InvalidArgument: too little text; the output exists, is a text, or is one that others read; both texts and a
+            folder.
+        FormatError: the model's weights are not finite.
         UnsupportedError: an activation without true zeros. OSError: the disk is full; what is counted stays.
     """
     progress = progress or Progress()
+    texts, compare_texts = file_paths(texts), file_paths(compare_texts)
+    activation = None if activation is None else file_path(activation)
     if bool(texts) == (activation is not None):
         raise InvalidArgument("give either texts to read or recorded activations")
     if activation is not None and compare_texts:
         raise InvalidArgument("recorded activations cannot be compared with a text; leave --compare-text away")
     with GgufInput(path) as file:
-        target = _Target(file, output, force=force)
+        target = _Target(file, None if output is None else file_path(output), force=force)
+        refuse_input_as_output(target.path, [*texts, *compare_texts, *([] if activation is None else [activation])])
+        target.check_free_disk()
         n_resumed, compared = 0, None
         if activation is not None:
             counts = read_recorded(file, activation)
@@ -126,6 +145,13 @@ class _Target:
                 f"leave -o away, and the counts go into {side_file_of(file.path)}"
             )
         self._output = GgufOutput(output, powerinfer=True, force=force)
+
+    def check_free_disk(self) -> None:
+        """Refuses to begin where there is no room for the counts, or for the copy."""
+        n_layers, d_ff = ffn_sizes(self._file)
+        check_free_disk(self.path.parent, _BYTES_PER_COUNT * n_layers * d_ff)
+        if self._output is not None:
+            self._output.check_free_disk(self._file.path.stat().st_size)
 
     def journal(self, name: str) -> Path:
         """Where an interrupted count goes on."""
@@ -196,8 +222,7 @@ class _Run:
             self._progress.start("counting activations", windows.size, "tokens")
             self._progress.advance(journal.n_done * self._n_ctx)
             for window in windows[journal.n_done :]:
-                context.reset()
-                context.eval(window)
+                read_window(self._model, context, window)
                 journal.n_done += 1
                 self._progress.advance(self._n_ctx)
                 if journal.n_done % per_save == 0 or journal.n_done == len(windows):

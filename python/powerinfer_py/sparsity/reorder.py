@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from powerinfer_py._core import FormatError, InvalidArgument, TensorInfo, UnsupportedError
-from powerinfer_py.files import GgufInput, GgufOutput, Progress, TensorSpec
+from powerinfer_py._arguments import AnyPath, file_path, file_paths, optional_count
+from powerinfer_py._core import FormatError, TensorInfo, UnsupportedError
+from powerinfer_py.files import GgufInput, GgufOutput, Progress, TensorSpec, refuse_input_as_output
 from powerinfer_py.sparsity.activation import (
     COUNT_TENSOR,
     ID_TENSOR,
@@ -25,6 +26,7 @@ from powerinfer_py.sparsity.activation import (
     TOKENS_KEY,
     ActivationCounts,
     Counts,
+    check_side_file,
     counts_i32,
     ffn_sizes,
     load_counts,
@@ -61,12 +63,12 @@ class ReorderReport:
 
 
 def reorder_model(
-    source: Path,
-    target: Path,
+    source: AnyPath,
+    target: AnyPath,
     *,
     force: bool = False,
-    activation: Path | None = None,
-    cluster_texts: Sequence[Path] = (),
+    activation: AnyPath | None = None,
+    cluster_texts: AnyPath | Sequence[AnyPath] = (),
     n_ctx: int | None = None,
     max_tokens: int | None = None,
     progress: Progress | None = None,
@@ -81,17 +83,24 @@ def reorder_model(
         n_ctx, max_tokens: how that text is read.
 
     Raises:
-        InvalidArgument: no counts, or the target exists. UnsupportedError: a quantized plain `ffn_down`, a file with a
-            cold type, or with tensors whose neurons are not known. OSError: the disk is full.
+        InvalidArgument: no counts, or the target exists or is an input. OSError: the disk is full.
+        UnsupportedError: a quantized plain `ffn_down`, a file with a cold type, or with tensors whose neurons are not
+            known.
     """
     progress = progress or Progress()
+    source, target, cluster_texts = file_path(source), file_path(target), file_paths(cluster_texts)
+    activation = None if activation is None else file_path(activation)
+    optional_count("max_tokens", max_tokens)
+    inputs = [source, *cluster_texts, *([] if activation is None else [activation])]
+    refuse_input_as_output(target, inputs)
     with GgufInput(source) as file:
         _check_layout(file)
         counts = load_counts(file, activation)
         output = GgufOutput(target, powerinfer=file.is_powerinfer, force=force)
-        side_file = side_file_of(target)
-        if not file.is_powerinfer and side_file.exists() and not force:
-            raise InvalidArgument(f"{side_file}: exists already; choose another output, or --force (force=True)")
+        if not file.is_powerinfer:
+            refuse_input_as_output(side_file_of(target), inputs)
+            check_side_file(output, force=force)
+        output.check_free_disk(file.path.stat().st_size)
         rows = np.arange(counts.counts.shape[1])
         ids = np.broadcast_to(rows, counts.counts.shape) if counts.ids is None else counts.ids
         orders = np.stack([hot_order(layer, own) for layer, own in zip(counts.counts, ids, strict=True)])
@@ -108,9 +117,6 @@ def reorder_model(
             counts.source,
         )
         report = _Rewrite(file, output, orders, sorted_counts).write(progress)
-        if not file.is_powerinfer:
-            with GgufInput(target) as written:
-                write_side_file(side_file, sorted_counts, written.fingerprint)
     return ReorderReport(target, report.n_bytes, int(np.count_nonzero(orders != rows)), n_hot, grouping)
 
 
@@ -156,14 +162,13 @@ class _Rewrite:
 
     def __init__(self, file: GgufInput, output: GgufOutput, orders: Counts, counts: ActivationCounts) -> None:
         assert counts.ids is not None
-        self._file, self._output, self._orders = file, output, orders
+        self._file, self._output, self._orders, self._counts = file, output, orders, counts
         self._new: dict[str, npt.NDArray[np.int32]] = {}
         if file.is_powerinfer:  # other files cannot hold them; theirs lie beside the file
             for layer, (count, ids) in enumerate(
                 zip(counts_i32(counts.counts), counts.ids.astype(np.int32), strict=True)
             ):
                 self._new |= {f"blk.{layer}.{COUNT_TENSOR}": count, f"blk.{layer}.{ID_TENSOR}": ids}
-        self._tokens = counts.tokens
 
     def write(self, progress: Progress) -> Any:
         file, output = self._file, self._output
@@ -174,15 +179,24 @@ class _Rewrite:
         if original is not None:
             output.set(ORIGINAL_KEY, original)
         output.discard(TOKENS_KEY)
-        if self._new and self._tokens:
-            output.set(TOKENS_KEY, self._tokens, "u64")
+        if self._new and self._counts.tokens:
+            output.set(TOKENS_KEY, self._counts.tokens, "u64")
         for tensor in file.tensors.values():
             if tensor.name not in self._new:
                 output.add_tensor(tensor.name, tensor.type, tensor.shape)
         for name, values in self._new.items():
             output.add_tensor(name, "I32", values.shape)
-        digest = blake2b(self._orders.tobytes(), digest_size=16).hexdigest()
-        return output.write(self._bytes, identity=f"reorder:{file.identity}:{digest}", progress=progress)
+        digest = blake2b(self._orders.tobytes() + self._counts.counts.tobytes(), digest_size=16).hexdigest()
+        return output.write(
+            self._bytes,
+            identity=f"reorder:{file.identity}:{digest}",
+            progress=progress,
+            before_naming=None if self._new else self._write_beside,
+        )
+
+    def _write_beside(self, fingerprint: str) -> None:
+        """Before the model has its name: without its ids it would be of no use."""
+        write_side_file(side_file_of(self._output.path), self._counts, fingerprint)
 
     def _bytes(self, spec: TensorSpec) -> Any:
         if spec.name in self._new:

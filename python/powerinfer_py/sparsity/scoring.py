@@ -10,10 +10,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from powerinfer_py._core import InvalidArgument
+from powerinfer_py._core import FormatError, InvalidArgument
 from powerinfer_py.context import Context
 from powerinfer_py.model import Model
 from powerinfer_py.sparsity.text import negative_log_likelihoods
+
+LEAST_WINDOW = 4
+"""Tokens of the least window that is worth scoring."""
 
 _FLOATS_AT_ONCE = 1 << 24
 
@@ -75,6 +78,20 @@ def evaluate_window(
         else:
             targets = window[begin + 1 : end + 1]
             yield context.eval(window[begin:end], all_logits=True)[: len(targets)], targets
+
+
+def read_window(model: Model, context: Context, window: npt.NDArray[np.int32]) -> None:
+    """Evaluates a window from an empty context, for what taps see of it.
+
+    Raises:
+        FormatError: the logits are not finite, so that what the taps saw means nothing.
+    """
+    context.reset()
+    if not np.isfinite(context.eval(window)).all():
+        raise FormatError(
+            f"{model.path}: the logits are not finite, because weights are NaN or infinite or the activation "
+            f"{model.activation} ({model.activation_source}) is wrong; make the file again from a sound source"
+        )
 
 
 def score_window(model: Model, context: Context, window: npt.NDArray[np.int32], score: Score) -> npt.NDArray[np.int32]:

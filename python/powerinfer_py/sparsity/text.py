@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import AnyPath, file_path, file_paths
 from powerinfer_py._core import InvalidArgument
 from powerinfer_py.model import Model
 
@@ -15,22 +15,29 @@ _ROWS_AT_ONCE = 64
 _USUAL_WINDOW = 512
 
 
-def window_size(model: Model, n_ctx: int | None) -> int:
-    """Tokens of a window: `n_ctx`; 0: as many as the model was trained with; None: 512, or that if it is less."""
+def window_size(model: Model, n_ctx: int | None, *, minimum: int = 1) -> int:
+    """Tokens of a window: `n_ctx`; 0: as many as the model was trained with; None: 512, or that if it is less.
+
+    Raises:
+        InvalidArgument: it is negative, or less than `minimum`.
+    """
     if n_ctx is None:
-        return min(_USUAL_WINDOW, model.n_ctx_train)
+        n_ctx = min(_USUAL_WINDOW, model.n_ctx_train)
     if n_ctx < 0:
         raise InvalidArgument(f"-c {n_ctx}: expected the number of tokens of a window, or 0 for the trained length")
-    return n_ctx or model.n_ctx_train
+    size = n_ctx or model.n_ctx_train
+    if size < minimum:
+        raise InvalidArgument(f"-c {size}: windows of {size} tokens are too small; give at least {minimum}")
+    return size
 
 
-def read_utf8(path: Path) -> str:
+def read_utf8(path: AnyPath) -> str:
     """A text file.
 
     Raises:
         InvalidArgument: not UTF-8. OSError: cannot be read.
     """
-    return decode_utf8(path.read_bytes(), str(path))
+    return decode_utf8(file_path(path).read_bytes(), str(path))
 
 
 def decode_utf8(data: bytes, name: str) -> str:
@@ -43,7 +50,7 @@ def decode_utf8(data: bytes, name: str) -> str:
 
 
 def load_windows(
-    model: Model, paths: Sequence[Path], *, n_ctx: int, max_windows: int | None = None
+    model: Model, paths: AnyPath | Sequence[AnyPath], *, n_ctx: int, max_windows: int | None = None
 ) -> npt.NDArray[np.int32]:
     """The texts' tokens, joined and cut into windows of `n_ctx`; a shorter rest is dropped.
 
@@ -55,6 +62,7 @@ def load_windows(
     Raises:
         InvalidArgument: too little text, or not UTF-8. UnsupportedError: the model has no tokenizer.
     """
+    paths = file_paths(paths)
     wanted = None if max_windows is None else max_windows * n_ctx
     tokens = np.zeros(0, dtype=np.int32)
     for path in paths:

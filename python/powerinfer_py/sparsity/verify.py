@@ -16,12 +16,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import AnyPath, file_path, file_paths, optional_count
 from powerinfer_py._core import InvalidArgument, TensorInfo
-from powerinfer_py.context import Context
+from powerinfer_py.context import Context, LayerAudit
 from powerinfer_py.files import GgufInput, Progress, fingerprint_of
 from powerinfer_py.files.fingerprint import FINGERPRINT_KEY
 from powerinfer_py.model import Model
-from powerinfer_py.sparsity.scoring import Score, evaluate_window, rows_at_once
+from powerinfer_py.sparsity.scoring import LEAST_WINDOW, Score, evaluate_window, rows_at_once
 from powerinfer_py.sparsity.text import load_windows, log_probabilities, negative_log_likelihoods, window_size
 
 _FLOATS_AT_ONCE = 1 << 21
@@ -38,7 +39,7 @@ class Bounds:
     max_ppl_ratio: float | None = None
     """Perplexity over that of the other model."""
     min_recall: float | None = None
-    """Mean recall of the predictor over the layers that have one."""
+    """Recall of the whole model, `VerifyReport.mean_recall`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ class VerifyReport:
     """[n_layers] share predicted active; None where no predictor ran."""
     recall: list[float | None]
     """[n_layers] share of the neurons with h != 0 that the predictor found; None where no predictor ran."""
+    mean_recall: float | None
+    """Share of all neurons with h != 0, of all layers, that were computed: found by a predictor, or in a layer without
+    one. What `train_predictor` promises. None: no layer runs a predictor."""
     layer_errors: list[float] | None
     """[n_layers] ||difference of the FFN outputs|| / ||FFN output||, over all tokens; None: shapes differ."""
     stored_fingerprint: str | None
@@ -78,17 +82,11 @@ class VerifyReport:
         """Perplexity over that of the other model."""
         return self.perplexity / self.against_perplexity if math.isfinite(self.perplexity) else math.inf
 
-    @property
-    def mean_recall(self) -> float | None:
-        """Over the layers that have a predictor."""
-        known = [value for value in self.recall if value is not None]
-        return sum(known) / len(known) if known else None
-
 
 def verify_model(
     model: Model,
-    against: Path,
-    texts: Sequence[Path],
+    against: AnyPath,
+    texts: AnyPath | Sequence[AnyPath],
     bounds: Bounds | None = None,
     *,
     n_ctx: int | None = None,
@@ -108,6 +106,9 @@ def verify_model(
         Whatever loading or converting the other model raises.
     """
     progress = progress or Progress()
+    against, texts = file_path(against), file_paths(texts)
+    optional_count("max_tokens", max_tokens)
+    window_size(model, n_ctx, minimum=LEAST_WINDOW)
     with ExitStack() as stack:
         fingerprint, stored = _fingerprints(model.path, progress)
         other = stack.enter_context(_opened(against, n_threads, progress))
@@ -125,6 +126,7 @@ def verify_model(
             comparison.add(window, progress)
         progress.finish()
         stats = ours.stats
+        audits = ours.audit if audit else [None] * model.n_layers
         report = VerifyReport(
             n_windows=len(windows),
             n_ctx=size,
@@ -138,9 +140,8 @@ def verify_model(
             against_perplexity=comparison.theirs.perplexity,
             density=stats["density"],
             predicted_density=stats["predicted_density"],
-            recall=[None if layer is None else layer.recall for layer in ours.audit]
-            if audit
-            else [None] * model.n_layers,
+            recall=[None if layer is None else layer.recall for layer in audits],
+            mean_recall=_mean_recall(audits, stats["density"], windows.size * model.d_ff),
             layer_errors=comparison.layer_errors(),
             stored_fingerprint=stored,
             fingerprint=fingerprint,
@@ -148,6 +149,18 @@ def verify_model(
         )
     report.failures.extend(_failures(report, bounds or Bounds()))
     return report
+
+
+def _mean_recall(
+    audits: Sequence[LayerAudit | None], density: Sequence[float | None], pairs_per_layer: int
+) -> float | None:
+    """Hits over active neurons of all layers; `density` counts those of layers without a predictor, which all are."""
+    predicting = [layer for layer in audits if layer is not None]
+    if not predicting:
+        return None
+    exact = sum(pairs_per_layer * (share or 0.0) for layer, share in zip(audits, density, strict=True) if layer is None)
+    n_active = exact + sum(layer.n_active for layer in predicting)
+    return (exact + sum(layer.n_hit for layer in predicting)) / n_active if n_active else None
 
 
 def _fingerprints(path: Path, progress: Progress) -> tuple[str, str | None]:
@@ -195,9 +208,7 @@ def _common_windows(
             f"{model.path} has {model.n_vocab} tokens, {other.path} {other.n_vocab}; "
             "models with other vocabularies cannot be compared"
         )
-    size = window_size(model, n_ctx)
-    if size < 4:
-        raise InvalidArgument(f"-c {size}: a window needs at least 4 tokens")
+    size = window_size(model, n_ctx, minimum=LEAST_WINDOW)
     limit = None if max_tokens is None else max(1, max_tokens // size)
     windows = load_windows(model, texts, n_ctx=size, max_windows=limit)
     if other.has_tokenizer and not np.array_equal(windows, load_windows(other, texts, n_ctx=size, max_windows=limit)):
@@ -294,5 +305,5 @@ def _failures(report: VerifyReport, bounds: Bounds) -> list[str]:
         if recall is None:
             failures.append("no layer runs a predictor, so that there is no recall to be bounded (--min-recall)")
         elif not recall >= bounds.min_recall:
-            failures.append(f"the mean recall is {recall:.4f}, less than {bounds.min_recall:g} (--min-recall)")
+            failures.append(f"the recall is {recall:.4f}, less than {bounds.min_recall:g} (--min-recall)")
     return failures

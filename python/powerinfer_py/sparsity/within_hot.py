@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import optional_count
 from powerinfer_py.context import Context
 from powerinfer_py.files import Progress
 from powerinfer_py.model import Model
 from powerinfer_py.sparsity.cluster import BLOCK, Fired, blocks_touched, cluster
 from powerinfer_py.sparsity.profile import check_countable
+from powerinfer_py.sparsity.scoring import read_window
 from powerinfer_py.sparsity.text import load_windows, window_size
 
 _TOKENS = 8192
@@ -56,7 +58,7 @@ def group_hot_neurons(
     with Model(path, sparsity="auto") as model:
         check_countable(model)
         n_window = window_size(model, n_ctx)
-        n_windows = max(1, (max_tokens or _TOKENS) // n_window)
+        n_windows = max(1, (optional_count("max_tokens", max_tokens) or _TOKENS) // n_window)
         windows = load_windows(model, texts, n_ctx=n_window, max_windows=n_windows)
         for layers in _parts(n_hot, windows.size):
             hot = {layer: orders[layer, : n_hot[layer]] for layer in layers}
@@ -98,8 +100,7 @@ def _record(
         context.set_tap("h", keep)
         progress.start("looking for neurons that fire together", windows.size, "tokens")
         for window in windows:
-            context.reset()
-            context.eval(window)
+            read_window(model, context, window)
             progress.advance(n_ctx)
         progress.finish()
     for layer, neurons in hot.items():

@@ -81,11 +81,14 @@ class FittedLayer:
 
 
 def check_sizes(d_model: int, d_ff: int, options: FitOptions) -> None:
-    """Refuses ranks and types that do not go into blocks.
+    """Refuses ranks and types that do not go into blocks, and odd ranks of "mlp", which begins with pairs of rows.
 
     Raises:
         InvalidArgument: names them.
     """
+    odd = [rank for rank in options.ranks or () if rank % 2]
+    if odd and "mlp" in options.kinds:
+        raise InvalidArgument(f"rank {odd[0]}: kind mlp needs an even rank; give {odd[0] + 1}, or another kind")
     for type_name in options.types:
         length = block_length(type_name)
         if d_model % length:

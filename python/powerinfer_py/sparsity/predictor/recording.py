@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from powerinfer_py._arguments import AnyPath, file_paths
 from powerinfer_py._core import InvalidArgument, RowRecorder
 from powerinfer_py.context import Context, TapPoint
-from powerinfer_py.files import Progress, check_free_disk
+from powerinfer_py.files import Progress, check_free_disk, telling_full_disk
 from powerinfer_py.model import Model
+from powerinfer_py.sparsity.scoring import read_window
 from powerinfer_py.sparsity.text import load_windows
 
 _HELD_OUT_SHARE = 10
@@ -46,14 +48,14 @@ class Windows:
         return int(self.held_out.size)
 
 
-def split_windows(model: Model, texts: Sequence[Path], *, n_ctx: int, max_tokens: int) -> Windows:
+def split_windows(model: Model, texts: AnyPath | Sequence[AnyPath], *, n_ctx: int, max_tokens: int) -> Windows:
     """Windows of the texts, evenly sampled down to `max_tokens`; the last tenth of each text is held out.
 
     Raises:
         InvalidArgument: a text is not UTF-8, or gives fewer than two windows.
     """
     train, held_out = [], []
-    for path in texts:
+    for path in file_paths(texts):
         windows = load_windows(model, [path], n_ctx=n_ctx)
         if len(windows) < 2:
             raise InvalidArgument(
@@ -141,14 +143,17 @@ def record(
     """Runs the engine over the plan's text and records the given layers; each is complete or absent afterwards.
 
     Raises:
-        OSError: no room for `n_bytes`, or the disk failed.
+        FormatError: the model's weights are not finite. OSError: no room for `n_bytes`, or the disk failed.
     """
     folder = next(iter(recordings.values())).file("z").parent
+    for abandoned in folder.glob("layer_*.f16.partial"):
+        abandoned.unlink()
     check_free_disk(folder, n_bytes)
     windows = plan.windows
     n_ctx = windows.n_ctx
     names = ("z", "h", "x") if plan.with_ffn_input else ("z", "h")
-    with ExitStack() as stack:
+    advice = "finished layers stay here. Free some space, or give less --cache-gb, and run again: it goes on there"
+    with telling_full_disk(folder, advice), ExitStack() as stack:
         files = {
             (what, layer): stack.enter_context(_partial(recording.file(what)).open("wb", buffering=1 << 20))
             for what in names
@@ -166,8 +171,7 @@ def record(
         for part, with_h in ((windows.train, plan.train_h), (windows.held_out, True)):
             context.set_tap("h", sinks["h"] if with_h else None)
             for window in part:
-                context.reset()
-                context.eval(window)
+                read_window(model, context, window)
                 for (what, layer), file in files.items():
                     file.write(sinks[what].take(layer).data)
                 progress.advance(n_ctx)
@@ -175,6 +179,11 @@ def record(
     for recording in recordings.values():
         for what in reversed(names):  # "z" comes last: it says that the layer is complete
             os.replace(_partial(recording.file(what)), recording.file(what))
+
+
+def recorded_bytes(folder: Path) -> int:
+    """Disk that the recordings in a folder hold, finished or not; it is free again when they have been used."""
+    return sum(path.stat().st_size for path in folder.glob("layer_*.f16*"))
 
 
 def _partial(path: Path) -> Path:

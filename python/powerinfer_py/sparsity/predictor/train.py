@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -14,17 +15,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from powerinfer_py import _core
-from powerinfer_py._arguments import file_path
+from powerinfer_py._arguments import AnyPath, count, file_path, file_paths
 from powerinfer_py._core import InvalidArgument, UnsupportedError
 from powerinfer_py.context import Context
-from powerinfer_py.files import GgufInput, GgufOutput, Progress
+from powerinfer_py.files import GgufInput, GgufOutput, OutputReport, Progress, refuse_input_as_output
 from powerinfer_py.model import Model
+from powerinfer_py.sparsity.activation import ActivationCounts, beside_counts, check_side_file
 from powerinfer_py.sparsity.evaluate import decode_speed, perplexity_of
 from powerinfer_py.sparsity.predictor.candidate import Recipe
 from powerinfer_py.sparsity.predictor.fit import KINDS, TRAINED_KINDS, FitOptions, check_sizes, fit_layer
 from powerinfer_py.sparsity.predictor.gradient import import_torch
 from powerinfer_py.sparsity.predictor.layer import FfnLayer, activation_of
-from powerinfer_py.sparsity.predictor.recording import Plan, Recording, Windows, record, split_windows
+from powerinfer_py.sparsity.predictor.recording import Plan, Recording, Windows, record, recorded_bytes, split_windows
 from powerinfer_py.sparsity.predictor.selection import (
     LayerChoice,
     Selection,
@@ -37,6 +39,7 @@ from powerinfer_py.sparsity.predictor.selection import (
 )
 from powerinfer_py.sparsity.predictor.workspace import StoredLayer, Workspace
 from powerinfer_py.sparsity.predictor.write import write_model
+from powerinfer_py.sparsity.scoring import LEAST_WINDOW
 from powerinfer_py.sparsity.text import window_size
 
 PredictorInput = Literal["ffn_input", "residual", "layer_input"]
@@ -47,7 +50,7 @@ USUAL_TOKENS = 65536
 USUAL_CACHE_BYTES = 8_000_000_000
 
 _TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q4_K", "Q5_K", "Q6_K")
-_BISECTIONS = 7
+_BISECTIONS = 8
 _MAX_TRIAL_WINDOWS = 32
 
 
@@ -78,9 +81,9 @@ class TrainReport:
 
 
 def train_predictor(
-    model_path: str | os.PathLike[str],
-    texts: Sequence[Path],
-    output: str | os.PathLike[str],
+    model_path: AnyPath,
+    texts: AnyPath | Sequence[AnyPath],
+    output: AnyPath,
     *,
     kind: str | Sequence[str] = "auto",
     rank: int | Sequence[int] | None = None,
@@ -93,8 +96,8 @@ def train_predictor(
     max_tokens: int = USUAL_TOKENS,
     seed: int = 0,
     n_threads: int | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    max_cache_bytes: int = USUAL_CACHE_BYTES,
+    cache_dir: AnyPath | None = None,
+    max_cache_bytes: float = USUAL_CACHE_BYTES,
     measure: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -118,7 +121,7 @@ def train_predictor(
         input: what the predictor reads: "ffn_input", "residual" or "layer_input".
         n_ctx: tokens of a window; see `window_size`.
         max_tokens: windows are sampled evenly from the texts down to this.
-        seed: of the training.
+        seed: of the training, 0 or more.
         n_threads: of the engine and of torch.
         cache_dir: what is finished is kept here, also after success, so that another goal is reached within seconds;
             None: `<output>.train`, removed at success.
@@ -129,21 +132,30 @@ def train_predictor(
     Raises:
         InvalidArgument: options that contradict each other, too little text, a goal out of reach, an existing output.
         UnsupportedError: an activation without zeros; a kind that needs torch, which is not installed.
+        FormatError: the model's weights are not finite, or it is reordered and its neurons' ids are nowhere.
         OSError: the disk is full; what is finished stays.
     """
     progress = progress or Progress()
     goal = _Goal.of(target_recall, max_perplexity_loss, budget_bytes_per_token)
-    out_path = file_path(output)
-    GgufOutput(out_path, powerinfer=True, force=force)  # refuses at once what could not be written at the end
+    seed = count("seed", seed, minimum=0)
+    max_tokens = count("max_tokens", max_tokens)
+    if not 0 <= max_cache_bytes < math.inf:
+        raise InvalidArgument(f"cache of {max_cache_bytes:g} bytes (--cache-gb): expected a finite number, 0 or more")
+    out_path, texts = file_path(output), file_paths(texts)
+    refuse_input_as_output(out_path, [file_path(model_path), *texts])
+    planned = GgufOutput(out_path, powerinfer=True, force=force)  # refuses at once what could not be written at the end
     with GgufInput(model_path) as source, Model(model_path, sparsity="auto", n_threads=n_threads) as model:
-        if out_path.exists() and out_path.samefile(source.path):
-            raise InvalidArgument(f"{out_path}: is the input, which is never changed; choose another name")
+        counts = beside_counts(source)
+        if counts is not None:
+            check_side_file(planned, force=force)
         options = _fit_options(kind, rank, type, input, seed, model, progress)
-        windows = split_windows(model, texts, n_ctx=window_size(model, n_ctx), max_tokens=max_tokens)
+        size = window_size(model, n_ctx, minimum=LEAST_WINDOW)
+        windows = split_windows(model, texts, n_ctx=size, max_tokens=max_tokens)
         folder = out_path.with_name(out_path.name + ".train") if cache_dir is None else file_path(cache_dir)
+        planned.check_free_disk(source.path.stat().st_size - recorded_bytes(folder))
         identity = _identity(source, windows, options, measure)
         with Workspace(folder, identity) as workspace:
-            run = _Run(model, source, windows, options, workspace, progress, max_cache_bytes, keep_all=measure)
+            run = _Run(model, source, counts, windows, options, workspace, progress, max_cache_bytes, keep_all=measure)
             run.fit_layers()
             selection = run.select(goal)
             report = run.write(out_path, selection, goal, json.dumps(identity, sort_keys=True), force=force)
@@ -262,15 +274,16 @@ class _Run:
         self,
         model: Model,
         source: GgufInput,
+        counts: ActivationCounts | None,
         windows: Windows,
         options: FitOptions,
         workspace: Workspace,
         progress: Progress,
-        max_cache_bytes: int,
+        max_cache_bytes: float,
         *,
         keep_all: bool,
     ) -> None:
-        self._model, self._source, self._options = model, source, options
+        self._model, self._source, self._counts, self._options = model, source, counts, options
         self._workspace, self._progress, self._max_cache_bytes = workspace, progress, max_cache_bytes
         self._keep_all = keep_all
         activation = activation_of(model)
@@ -288,15 +301,18 @@ class _Run:
 
     def fit_layers(self) -> None:
         """Finishes every layer, in groups whose recordings fit the cache."""
-        finished = {ffn.layer for ffn in self._ffns if self._workspace.load(ffn.layer, ffn) is not None}
+        finished = [ffn for ffn in self._ffns if self._workspace.load(ffn.layer, ffn) is not None]
         self._n_resumed = len(finished)
         if finished:
+            skipped = compact_ranges([ffn.layer for ffn in finished])
             self._progress.note(
-                f"goes on where an earlier run ended: {len(finished)} of {len(self._ffns)} layers are finished"
+                f"goes on where an earlier run ended: layers {skipped} of {len(self._ffns)} are finished and skipped"
             )
-        pending = [ffn for ffn in self._ffns if ffn.layer not in finished]
+        for ffn in finished:
+            self._recording(ffn).remove()
+        pending = [ffn for ffn in self._ffns if ffn not in finished]
         per_layer = self._plan.bytes_per_layer(self._model.d_model, self._model.d_ff)
-        size = max(1, self._max_cache_bytes // per_layer)
+        size = max(1, int(self._max_cache_bytes // per_layer))
         for begin in range(0, len(pending), size):
             self._fit_group(pending[begin : begin + size], per_layer)
         for ffn in self._ffns:
@@ -363,20 +379,17 @@ class _Run:
         self._progress.start("perplexity", (1 + _BISECTIONS) * len(windows), "windows")
         with self._context(self._model, "exact") as context:
             reference = perplexity_of(self._model, context, windows, self._progress)
-        low, high = 0.5, 1.0
+        low, high = 0.0, 1.0
         best = self._at_recall(high)
-        trial = self._workspace.folder / "trial.gguf"
         for _ in range(_BISECTIONS):
             recall = (low + high) / 2
             selection = self._at_recall(recall)
-            self._write(trial, selection, f"trial {recall}", force=True)
-            with Model(trial, n_threads=self._options.n_threads) as model, self._context(model, "auto") as context:
+            with self._trial(selection, f"trial {recall}") as (model, context):
                 loss = perplexity_of(model, context, windows, self._progress) / reference - 1
             if loss <= limit:
                 high, best = recall, selection
             else:
                 low = recall
-        trial.unlink(missing_ok=True)
         self._progress.finish()
         return best
 
@@ -396,18 +409,27 @@ class _Run:
 
     # Writing.
 
-    def _write(self, path: Path, selection: Selection, identity: str, *, force: bool) -> Any:
+    def _write(
+        self, path: Path, selection: Selection, identity: str, *, force: bool, progress: Progress | None = None
+    ) -> OutputReport:
         return write_model(
-            path, self._source, self._model, self._layers, selection, self._options.point,
-            identity=identity, force=force,
+            path, self._source, self._model, self._layers, selection, self._options.point, self._counts,
+            identity=identity, force=force, progress=progress,
         )  # fmt: skip
+
+    @contextmanager
+    def _trial(self, selection: Selection, identity: str) -> Iterator[tuple[Model, Context]]:
+        """A model with these predictors, while it is looked at."""
+        with self._workspace.trial() as path:
+            self._write(path, selection, identity, force=True)
+            with Model(path, n_threads=self._options.n_threads) as model, self._context(model, "auto") as context:
+                yield model, context
 
     def write(self, path: Path, selection: Selection, goal: _Goal, identity: str, *, force: bool) -> TrainReport:
         """Writes the model and sums up."""
-        written = write_model(
-            path, self._source, self._model, self._layers, selection, self._options.point,
-            identity=f"train-predictor:{identity}:{goal}", force=force, progress=self._progress,
-        )  # fmt: skip
+        written = self._write(
+            path, selection, f"train-predictor:{identity}:{goal}", force=force, progress=self._progress
+        )
         if all(choice.candidate is None for choice in selection.layers):
             self._progress.note("no predictor pays for its bytes in any layer: the file has none, for exact mode")
         return TrainReport(
@@ -419,19 +441,20 @@ class _Run:
             n_held_out_tokens=self._plan.windows.n_held_out,
             n_resumed_layers=self._n_resumed,
             layers=selection.layers,
-            table=self._table(path, selection),
+            table=self._table(selection),
         )
 
-    def _table(self, path: Path, selection: Selection) -> list[Totals]:
+    def _table(self, selection: Selection) -> list[Totals]:
         other = self._other_bytes
         chosen = totals("chosen", selection, self._layers, other)
         rows = [("exact", exact(self._layers))]
         for name in dict.fromkeys(self._row_name(recipe) for layer in self._layers for recipe in layer.recipes):
             found = restricted(self._layers, lambda recipe, name=name: self._row_name(recipe) == name, chosen.recall)  # type: ignore[misc]
             if found is not None:
-                rows.append((name, found))
+                ranks = compact_ranges(sorted({choice.rank for choice in found.layers}))
+                rows.append((name.replace("best", f"best ({ranks})"), found))
         rows.append(("chosen", selection))
-        times = self._times(path, rows) if self._keep_all else {}
+        times = self._times(rows) if self._keep_all else {}
         return [totals(name, found, self._layers, other, times.get(name)) for name, found in rows]
 
     def _row_name(self, recipe: Recipe) -> str:
@@ -440,14 +463,22 @@ class _Run:
             return f"{recipe.kind} best {recipe.type}"
         return str(recipe)
 
-    def _times(self, path: Path, rows: Sequence[tuple[str, Selection]]) -> Mapping[str, float]:
+    def _times(self, rows: Sequence[tuple[str, Selection]]) -> Mapping[str, float]:
         """Milliseconds per single token, of trial files."""
         times = {}
-        trial = self._workspace.folder / "trial.gguf"
         for name, selection in rows:
-            self._write(trial, selection, f"trial {name}", force=True)
-            with Model(trial, n_threads=self._options.n_threads) as model, self._context(model, "auto") as context:
+            with self._trial(selection, f"trial {name}") as (_, context):
                 ((speed, _),) = decode_speed([context], self._plan.windows.held_out[0])
             times[name] = 1000 / speed if speed else float("nan")
-        trial.unlink(missing_ok=True)
         return times
+
+
+def compact_ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers, runs of neighbours by their ends: "0-4, 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ import numpy as np
 from powerinfer_py._core import InvalidArgument
 from powerinfer_py.files import write_atomically
 from powerinfer_py.files.lock import open_locked
+from powerinfer_py.sparsity.activation import side_file_of
 from powerinfer_py.sparsity.predictor.candidate import Recipe, restore
 from powerinfer_py.sparsity.predictor.choose import pareto
 from powerinfer_py.sparsity.predictor.curve import Curve, Truth
@@ -23,6 +25,11 @@ from powerinfer_py.sparsity.predictor.fit import FittedLayer, Tried
 from powerinfer_py.sparsity.predictor.layer import FfnLayer
 
 _CURVE = [field.name for field in fields(Curve)]
+_TEMPORARY = r"(\.partial-\d+)?"
+_UNMARKED = re.compile(r"lock|identity\.json\.partial-\d+")
+_RESULTS = re.compile(
+    rf"(layer_\d+\.(npz|[zxh]\.f16(\.partial)?)|trial\.gguf(\.part(\.json)?|\.activation\.npz)?){_TEMPORARY}"
+)
 
 
 class Workspace:
@@ -41,15 +48,12 @@ class Workspace:
 
     def __enter__(self) -> Workspace:
         """The workspace, ready for this identity."""
-        is_ours = self._marker.exists() or (self.folder / "lock").exists()
-        if self.folder.exists() and (not self.folder.is_dir() or (any(self.folder.iterdir()) and not is_ours)):
+        if self.folder.exists() and not self._is_ours():
             raise InvalidArgument(f"{self.folder}: exists and is no cache of this command; choose another --cache-dir")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = open_locked(self.folder / "lock")
         if self._stored_identity() != self._identity:
-            for pattern in ("layer_*", "trial*"):
-                for path in self.folder.glob(pattern):
-                    path.unlink()
+            self._unlink(_RESULTS)
             write_atomically(self._marker, lambda file: file.write(self._identity.encode()))
         return self
 
@@ -59,6 +63,21 @@ class Workspace:
         """Lets other processes in."""
         self._lock.close()
 
+    def _is_ours(self) -> bool:
+        """Marked, or as empty as a run leaves it that ends before it has marked it."""
+        if not self.folder.is_dir():
+            return False
+        if all(_UNMARKED.fullmatch(path.name) for path in self.folder.iterdir()):
+            return True
+        with suppress(ValueError, AttributeError):
+            return bool({"model", "windows", "options"} <= json.loads(self._stored_identity()).keys())
+        return False
+
+    def _unlink(self, names: re.Pattern[str]) -> None:
+        for path in list(self.folder.iterdir()):
+            if names.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
     def _stored_identity(self) -> str:
         try:
             return self._marker.read_text(encoding="utf-8")
@@ -66,8 +85,22 @@ class Workspace:
             return ""
 
     def remove(self) -> None:
-        """Removes the folder and all it holds."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Removes all that was kept, and the folder if nothing else is in it."""
+        with suppress(OSError):
+            self._unlink(_RESULTS)
+            self._unlink(_UNMARKED)
+            self._marker.unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    @contextmanager
+    def trial(self) -> Iterator[Path]:
+        """The name of a model file that is written to be tried out, and is removed afterwards."""
+        path = self.folder / "trial.gguf"
+        try:
+            yield path
+        finally:
+            for each in (path, side_file_of(path)):
+                each.unlink(missing_ok=True)
 
     def _result(self, layer: int) -> Path:
         return self.folder / f"layer_{layer}.npz"
