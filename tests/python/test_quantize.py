@@ -182,13 +182,13 @@ def test_a_shared_embedding_is_the_output(tmp_path: Path) -> None:
 
 
 def test_rows_that_blocks_do_not_divide(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    shapes = {"blk.0.a.weight": (4, 512), "blk.0.b.weight": (4, 96), "blk.0.c.weight": (4, 20), "blk.0.d.bias": (20,)}
-    tensors = {name: (rng.standard_normal(shape), "F32") for name, shape in shapes.items()}
-    write_gguf(tmp_path / "in.gguf", "llama", {}, tensors)
-    report = quantize(tmp_path / "in.gguf", tmp_path / "out.gguf", "Q4_K")
-    assert list(types_of(report.path).values()) == ["Q4_K", "Q8_0", "F16", "F32"]
-    assert len(report.notes) == 2 and "blk.0.b.weight" in report.notes[0] and "multiples of 256" in report.notes[0]
+    source = tiny_model(
+        tmp_path / "in.gguf", d_model=96, n_heads=2, d_ff=256, activation="relu", predictor_rank=20
+    ).path
+    report = quantize(source, tmp_path / "out.gguf", "Q4_K")
+    types = types_of(report.path)
+    assert [types[f"blk.0.{name}.weight"] for name in ("ffn_up", "fc2", "attn_norm")] == ["Q8_0", "F16", "F32"]
+    assert len(report.notes) == 2 and "token_embd.weight" in report.notes[0] and "multiples of 256" in report.notes[0]
 
 
 def test_quantizing_again_is_refused_or_told(sparse: Path, tmp_path: Path) -> None:
@@ -236,18 +236,21 @@ def test_bad_input(sparse: Path, tmp_path: Path) -> None:
     ]:
         with pytest.raises(InvalidArgument, match=message.replace("(", r"\(")):
             quantize(sparse, out, **({"type": "Q4_0"} | options))
-    values = np.zeros((4, 256), dtype=np.float32)
+    values = np.zeros((512, 256), dtype=np.float32)
     values[2, 7] = np.inf
-    write_gguf(tmp_path / "bad.gguf", "llama", {}, {"blk.0.ffn_up.weight": (values, "F32")})
+    tiny_model(tmp_path / "bad.gguf", tensors={"blk.0.ffn_up.weight": (values, "F32")})
     for type_name in ("Q4_0", "F32"):  # also where nothing changes
         with pytest.raises(FormatError, match=r"blk\.0\.ffn_up\.weight.*row 2, column 7"):
             quantize(tmp_path / "bad.gguf", out, type_name)
     with pytest.raises(InvalidArgument, match="never changed"):
         quantize(sparse, sparse, "Q8_0", force=True)
+    write_gguf(tmp_path / "part.gguf", "llama", {}, {"blk.0.ffn_up.weight": (np.zeros((4, 256)), "F32")})
+    with pytest.raises(FormatError, match="missing"):
+        quantize(tmp_path / "part.gguf", out, "Q4_0")
     out.write_bytes(b"kept")
     with pytest.raises(InvalidArgument, match="--force"):
         quantize(sparse, out, "Q4_0")
-    assert out.read_bytes() == b"kept" and len(list(tmp_path.iterdir())) == 2
+    assert out.read_bytes() == b"kept" and len(list(tmp_path.iterdir())) == 3
 
 
 def test_llama_cpp_reads_a_quantized_plain_model(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from powerinfer_py.sparsity.activation import (
     ID_TENSOR,
     TOKENS_KEY,
     ActivationCounts,
+    check_side_file,
     side_file_of,
     write_side_file,
 )
@@ -182,8 +183,8 @@ class _Writing:
                 f"{contents.where}: is reordered and has no counts, and a file of this form cannot hold the original "
                 "numbers; run `powerinfer profile` on it first"
             )
-        if self._beside and self._has_records and self._side_file.exists() and not force:
-            raise InvalidArgument(f"{self._side_file}: exists already; choose another output, or --force (force=True)")
+        if self._beside and self._has_records:
+            check_side_file(self._output, force=force)
 
     @property
     def _has_records(self) -> bool:
@@ -217,10 +218,13 @@ class _Writing:
         for tensor in contents.tensors:
             self._output.add_tensor(tensor.name, tensor.type, tensor.shape)
         tensors = {tensor.name: tensor for tensor in contents.tensors}
+        has_side_file = self._beside and self._has_records
         report = self._output.write(
-            lambda spec: self._rows(spec, tensors[spec.name]), identity=self._identity(), progress=progress
+            lambda spec: self._rows(spec, tensors[spec.name]),
+            identity=self._identity(),
+            progress=progress,
+            before_naming=self._write_side_file if has_side_file else None,
         )
-        side_file = self._write_side_file(report.fingerprint) if self._beside and self._has_records else None
         error = None
         if self._squared_sum:
             error = float(np.sqrt(self._squared_error / self._squared_sum))
@@ -238,7 +242,7 @@ class _Writing:
             seconds=report.seconds,
             fingerprint=report.fingerprint,
             notes=contents.notes,
-            side_file=side_file,
+            side_file=self._side_file if has_side_file else None,
             requantization_error=error,
         )
 
@@ -256,13 +260,12 @@ class _Writing:
                     for layer, row in enumerate(records)
                 ]
 
-    def _write_side_file(self, fingerprint: str) -> Path:
+    def _write_side_file(self, fingerprint: str) -> None:
         contents = self._contents
         assert contents.counts is not None
         ids = None if contents.ids is None else contents.ids.astype(np.int64)
         counts = ActivationCounts(contents.tokens, contents.counts.astype(np.int64), ids, contents.where)
         write_side_file(self._side_file, counts, fingerprint)
-        return self._side_file
 
     def _rows(self, spec: TensorSpec, tensor: OutTensor) -> Iterator[Bytes]:
         first = 0

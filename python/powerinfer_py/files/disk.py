@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -53,7 +54,10 @@ def telling_full_disk(path: Path, advice: str) -> Iterator[None]:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Lets `write` fill a temporary file beside `path`, then renames it; on any error nothing remains of it."""
+    """Lets `write` fill a temporary file beside `path`, then renames it; on any error nothing remains of it.
+
+    What killed runs left of the same file goes too.
+    """
     temporary = path.with_name(f"{path.name}.partial-{os.getpid()}")
     advice = "nothing was written under this name. Free some space and run again"
     try:
@@ -62,3 +66,15 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    _remove_partials(path)
+
+
+def remove_written(path: Path) -> None:
+    """Removes a file of `write_atomically`, if it is there, and what killed runs left of it."""
+    path.unlink(missing_ok=True)
+    _remove_partials(path)
+
+
+def _remove_partials(path: Path) -> None:
+    for left in path.parent.glob(f"{glob.escape(path.name)}.partial-*"):
+        left.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from powerinfer_py._arguments import file_path
 from powerinfer_py._core import Error, GgufHeader, InvalidArgument, TensorInfo
-from powerinfer_py.files.disk import check_free_disk, telling_full_disk, write_atomically
+from powerinfer_py.files.disk import check_free_disk, remove_written, telling_full_disk, write_atomically
 from powerinfer_py.files.fingerprint import FINGERPRINT_KEY, fingerprint_of, is_side_tensor
 from powerinfer_py.files.gguf_input import CHUNK_BYTES, GgufInput, Value
 from powerinfer_py.files.lock import open_locked
@@ -221,12 +221,12 @@ class _Part:
             self._abandon()  # the input is wrong: there is nothing to go on with
         self.file.close()
         if kind is None:
-            self.journal.unlink(missing_ok=True)
+            remove_written(self.journal)
 
     def _abandon(self) -> None:
         self.file.close()
         self.path.unlink(missing_ok=True)
-        self.journal.unlink(missing_ok=True)
+        remove_written(self.journal)
 
     @property
     def _n_present(self) -> int:

@@ -25,6 +25,7 @@ from powerinfer_py.files import (
     TensorSpec,
     check_free_disk,
     refuse_input_as_output,
+    remove_written,
     write_atomically,
 )
 from powerinfer_py.model import Model
@@ -111,7 +112,7 @@ def profile_model(
                     compared, _ = run.count(compare_texts, target.journal("compared"))
         target.write(counts, progress)
     for name in ("profile", "compared"):
-        target.journal(name).unlink(missing_ok=True)
+        remove_written(target.journal(name))
     return ProfileReport(target.path, counts, compared, n_resumed)
 
 

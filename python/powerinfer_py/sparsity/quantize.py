@@ -137,7 +137,6 @@ def quantize(
         job = _Job(file, tensors, importance, optional_count("n_threads", n_threads), hot_neurons)
         written = job.write(GgufOutput(output, powerinfer=file.is_powerinfer, force=force), choice.type, progress)
         with GgufInput(output) as result:
-            _write_counts(file, result)
             error = _relative_error(result, requantized, progress) if requantized else None
         notes = fallbacks(tensors)
         for note in notes:
@@ -325,7 +324,15 @@ class _Job:
         for name, each in self._tensors.items():
             output.add_tensor(name, each.type, each.shape)
         identity = f"quantize:{self._file.identity}:{self._importance.digest}"
-        return output.write(self._bytes, identity=identity, progress=progress)
+        beside = not self._file.is_powerinfer and side_file_of(self._file.path).exists()
+        counts = load_counts(self._file) if beside else None
+
+        def write_beside(fingerprint: str) -> None:
+            """The counts beside a file that others read lie beside its successor too."""
+            if counts is not None:
+                write_side_file(side_file_of(output.path), counts, fingerprint)
+
+        return output.write(self._bytes, identity=identity, progress=progress, before_naming=write_beside)
 
     def _bytes(self, spec: TensorSpec) -> Iterator[npt.NDArray[np.uint8]]:
         tensor = self._tensors[spec.name]
@@ -352,13 +359,6 @@ def _pieces(tensor: OutTensor) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
     step = max(1, _CHUNK_BYTES // (4 * matrix.n_cols))
     for first in range(0, matrix.n_rows, step):
         yield first, matrix.read(first, min(step, matrix.n_rows - first))
-
-
-def _write_counts(source: GgufInput, result: GgufInput) -> None:
-    """The counts beside a file that others read lie beside its successor too."""
-    side_file = side_file_of(source.path)
-    if not source.is_powerinfer and side_file.exists():
-        write_side_file(side_file_of(result.path), load_counts(source), result.fingerprint)
 
 
 def _relative_error(after: GgufInput, tensors: Sequence[OutTensor], progress: Progress) -> float:
