@@ -61,6 +61,19 @@ def test_sentencepiece(options: dict[str, bool], tmp_path: Path) -> None:
         assert ours.encode(line, False) == theirs.encode(line), line
 
 
+def test_normalization_is_left_out_and_told(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    train_sentencepiece(tmp_path / "tokenizer.model", normalization_rule_name="nmt_nfkc")
+    assert "nmt_nfkc" in read_tokenizer(tmp_path, n_vocab=N_VOCAB).notes[0]
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    ours = engine_of(tmp_path)
+    for line in (line for line in corpus_lines() if line.isascii() and line.isprintable()):
+        assert ours.encode(line, False) == theirs.encode(line), line
+    train_sentencepiece(tmp_path / "tokenizer.model", normalization_rule_name="nmt_nfkc_cf")
+    with pytest.raises(pi.UnsupportedError, match="nmt_nfkc_cf"):
+        read_tokenizer(tmp_path, n_vocab=N_VOCAB)
+
+
 def test_gpt2_in_two_files(tmp_path: Path) -> None:
     add_bpe_tokenizer(tmp_path)
     whole = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from powerinfer_py.convert.config import read_json
 from powerinfer_py.convert.tokenizers.byte_level import read_json_bpe, read_vocab_and_merges
 from powerinfer_py.convert.tokenizers.probe import Encode, engine_of, probe_ids
 from powerinfer_py.convert.tokenizers.report import TokenizerReport
-from powerinfer_py.convert.tokenizers.sentence_piece import Pieces, read_json_pieces, read_sentencepiece
+from powerinfer_py.convert.tokenizers.sentence_piece import SPACE, Pieces, read_json_pieces, read_sentencepiece
 from powerinfer_py.convert.tokenizers.special import Extras
 from powerinfer_py.files import Value
 
@@ -61,7 +62,8 @@ def _read(folder: Path, tokenizer: dict[str, Any], n_vocab: int) -> TokenizerRep
         notes.append(f"{folder}: no end-of-text token is named; engines will guess one and may stop at another")
     keys |= _further_ends(keys, extras.ends)
     added = extras.added if name == "tokenizer.json" else []
-    unlike = probe_ids(keys, _reference(folder, name, tokenizer), where, added)
+    normalize = _normalization(folder / name) if pieces.normalizes else str
+    unlike = probe_ids(keys, _reference(folder, name, tokenizer), where, added, normalize)
     if unlike:
         notes.append(f"{where}: text beside {', '.join(map(repr, unlike[:4]))} is encoded in another way by engines")
     return TokenizerReport(keys, n_vocab, name, notes)
@@ -99,6 +101,14 @@ def _pieces(folder: Path, tokenizer: dict[str, Any]) -> tuple[str, Pieces]:
     raise FormatError(
         f"{folder}: no tokenizer in it; expected tokenizer.model, tokenizer.json, or vocab.json with merges.txt"
     )
+
+
+def _normalization(path: Path) -> Callable[[str], str]:
+    """What a SentencePiece model makes of the characters of a text."""
+    import sentencepiece  # noqa: PLC0415
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return lambda text: processor.normalize(text).replace(SPACE, " ").strip()
 
 
 def _reference(folder: Path, name: str, tokenizer: dict[str, Any]) -> Encode:

@@ -24,7 +24,13 @@ _LINES = (
 )
 
 
-def probe_ids(keys: dict[str, Value], reference: Encode, where: str, added: Iterable[str] = ()) -> list[str]:
+def probe_ids(
+    keys: dict[str, Value],
+    reference: Encode,
+    where: str,
+    added: Iterable[str] = (),
+    normalize: Callable[[str], str] = str,
+) -> list[str]:
     """Compares ids line by line, of all lines together, and around added tokens.
 
     Args:
@@ -32,6 +38,7 @@ def probe_ids(keys: dict[str, Value], reference: Encode, where: str, added: Iter
         reference: text -> ids, nothing added at the ends.
         where: names the tokenizer in messages.
         added: texts of added tokens that the reference finds in a text.
+        normalize: brings a text into the form that the tokenizer is expected to get.
 
     Returns:
         The added tokens beside which a text gets other ids (the reference takes in spaces there, or joins words).
@@ -40,7 +47,7 @@ def probe_ids(keys: dict[str, Value], reference: Encode, where: str, added: Iter
         UnsupportedError: the first difference of a text without added tokens.
     """
     engine = engine_of(keys)
-    for text in (*_LINES, "\n".join(_LINES)):
+    for text in map(normalize, (*_LINES, "\n".join(_LINES))):
         expected, got = list(reference(text)), engine.encode(text, False, True)
         if expected != got:
             first = next(

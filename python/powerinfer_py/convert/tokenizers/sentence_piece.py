@@ -12,6 +12,8 @@ from powerinfer_py.files import Value
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BPE = 2
+_COMPATIBILITY_FORMS = ("nfkc", "nmt_nfkc")
+"""They replace what few texts hold: ligatures, fractions, the dots of an ellipsis."""
 _UNMERGED = -1e6
 """Score of tokens of a JSON that no merge makes."""
 
@@ -23,6 +25,8 @@ class Pieces:
     vocabulary: Vocabulary
     keys: dict[str, Value]
     notes: list[str]
+    normalizes: bool = False
+    """Whether the tokenizer changes the characters of a text first, which the engine does not."""
 
 
 def read_sentencepiece(path: Path) -> Pieces | None:
@@ -48,10 +52,11 @@ def read_sentencepiece(path: Path) -> Pieces | None:
             f"{path}: SentencePiece model type {model.trainer_spec.model_type}: only BPE (2) can be represented"
         )
     normalizer = model.normalizer_spec
-    if normalizer.precompiled_charsmap:
+    normalizes = bool(normalizer.precompiled_charsmap)
+    if normalizes and normalizer.name not in _COMPATIBILITY_FORMS:
         raise UnsupportedError(
             f"{path}: normalization {normalizer.name!r} changes the text before it is split, which no GGUF "
-            "tokenizer of this kind can say; only 'identity' can be represented"
+            f"tokenizer of this kind can say; known: identity, {', '.join(_COMPATIBILITY_FORMS)}"
         )
     if not normalizer.escape_whitespaces or model.trainer_spec.treat_whitespace_as_suffix:
         raise UnsupportedError(
@@ -63,7 +68,10 @@ def read_sentencepiece(path: Path) -> Pieces | None:
     keys = {"tokenizer.ggml.add_space_prefix": Value("bool", bool(normalizer.add_dummy_prefix))}
     if normalizer.remove_extra_whitespaces:
         keys["tokenizer.ggml.remove_extra_whitespaces"] = Value("bool", True)
-    return Pieces(vocabulary, keys, [])
+    notes = []
+    if normalizes:
+        notes.append(f"{path}: the normalization {normalizer.name} is left out; texts are expected in that form (NFKC)")
+    return Pieces(vocabulary, keys, notes, normalizes)
 
 
 def read_json_pieces(model: dict[str, Any], tokenizer: dict[str, Any], where: str) -> Pieces:
