@@ -115,7 +115,8 @@ LLAMA_CPP = """
 import ctypes, llama_cpp
 options = llama_cpp.llama_model_quantize_default_params()
 options.nthread, options.ftype, options.pure = int(sys.argv[3]), llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, True
-llama_cpp.llama_log_set(llama_cpp.llama_log_callback(lambda *_: None), ctypes.c_void_p())
+silent = llama_cpp.llama_log_callback(lambda *_: None)  # must outlive the call
+llama_cpp.llama_log_set(silent, ctypes.c_void_p())
 assert llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(options)) == 0
 """
 
